@@ -68,17 +68,19 @@ class Fanout:
         answer = self._router.handle(request)
         return answer if isinstance(answer, Response) else await answer
 
-    async def ask(self, url: str | None, request: Request, *, is_small: bool = False) -> Response:
+    async def ask(
+        self, url: str | None, request: Request, *, is_small: bool = False, held_ms: int = 0
+    ) -> Response:
         """Return the answer of one node, this node for ``None``.
 
-        ``is_small`` says that the node answers at once, by a small answer.
+        ``is_small`` says that the answer is small, and comes at once or after ``held_ms`` at most.
 
         Raises ``NotLeader`` if the node cannot be reached and so did nothing, ``PartitionOffline``
         if that has lasted, ``TimedOut`` if it may have carried out a write, ``Unavailable`` if it
         did not answer a read.
         """
         if url is not None:
-            return await self._proxy.forward(url, request, is_small=is_small)
+            return await self._proxy.forward(url, request, is_small=is_small, held_ms=held_ms)
         return await self.answer_here(copy_request(request, headers={LOCAL: "true"}))
 
     async def ask_while_up(self, url: str | None, topic: str | None, request: Request) -> Response:

@@ -2,7 +2,8 @@
 
 The leaders are asked one after another, each for the rest of the request, and none of them waits.
 So no answer with leases is ever abandoned. If all are empty, all are asked at once to answer when
-they have messages; these requests lease nothing and can be abandoned.
+they have messages; these requests lease nothing and can be abandoned. The first to answer is asked
+for the messages, without the others.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from goq.api.codec.request import json_body, parse_client_id, wants_frames, want
 from goq.api.gateway.fanout import (
     Fanout,
     copy_request,
+    decode_document,
     error_code,
     incomplete_answer,
     partition_offline,
@@ -127,16 +129,27 @@ class ReceiveGateway:
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
-    async def wait(self, requests: Sequence[tuple[str | None, Request]], wait_s: float) -> None:
-        """Return when one of the requests is answered, leaders change, or ``wait_s`` has passed."""
-        waiting: set[asyncio.Future[Any]] = {
-            asyncio.ensure_future(self._fanout.ask(*each)) for each in requests
+    async def wait(
+        self, requests: dict[str | None, Request], wait_s: float
+    ) -> dict[str | None, Response]:
+        """Return the answers of the nodes that are first to answer, by their URLs.
+
+        Without any, return when one fails, leaders change, or ``wait_s`` has passed.
+        """
+        held_ms = round(wait_s * 1000)
+        waiting: dict[asyncio.Future[Any], str | None] = {
+            asyncio.ensure_future(
+                self._fanout.ask(url, request, is_small=True, held_ms=held_ms)
+            ): url
+            for url, request in requests.items()
         }
         change = self._fanout.partition_leaders.next_change()
         try:
-            await asyncio.wait(
+            done, _ = await asyncio.wait(
                 {*waiting, change}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
             )
+            answered = [each for each in done if each is not change and each.exception() is None]
+            return {waiting[each]: each.result() for each in answered}
         finally:
             for each in waiting:
                 each.cancel()
@@ -169,22 +182,28 @@ class _Receive:
         """Ask all leaders until there are messages or the wait is over; return the answer."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.wait_ms / 1000
+        ready: Sequence[str | None] = ()
         while True:
-            mistake = await self._take_all()
+            mistake = await (self._take(ready) if ready else self._take_all())
             left_s = until - loop.time()
             if self.leased:
                 return merge_leased(self.leased, as_frames=wants_frames(self._request))
             if mistake is not None:
                 return mistake
-            if left_s <= 0 or self._is_refused():
+            if (left_s <= 0 and not ready) or self._is_refused():
                 return self._end()
-            await self._wait(left_s)
+            ready = await self._wait(left_s) if left_s > 0 else ()
 
     async def _take_all(self) -> Response | None:
-        """Ask all leaders in turn; return the answer that refuses the request, if one does."""
+        """Ask all leaders; return the answer that refuses the request, if one does."""
         self._counts, self._failure, self._offline = {}, None, None
+        return await self._take(self._gateway.leaders_in_rotation(self._values[0]))
+
+    async def _take(self, urls: Sequence[str | None]) -> Response | None:
+        """Ask leaders in turn; return the answer that refuses the request, if one does."""
         messages, size_bytes = self._options.messages_max, self._options.bytes_max
-        for url in self._gateway.leaders_in_rotation(self._values[0]):
+        for url in urls:
+            self._counts.pop(url, None)
             if messages <= 0 or size_bytes <= 0:
                 break
             is_small = messages <= limits.STREAM_ANSWER_MESSAGES_MAX
@@ -233,17 +252,17 @@ class _Receive:
         )
         return copy_request(self._request, body=body, headers={BYTES_MAX: str(size_bytes)})
 
-    async def _wait(self, left_s: float) -> None:
-        """Wait until a leader may have messages, or leaders change."""
+    async def _wait(self, left_s: float) -> list[str | None]:
+        """Wait until a leader may have messages, and return those; none if all are to be asked."""
         if not self._counts:
             await asyncio.sleep(min(left_s, _PAUSE_S))
-            return
+            return []
         if self._failure is not None:
             left_s = min(left_s, _RETRY_S)
         left_s = min(left_s, _WAIT_S)
-        await self._gateway.wait(
-            [(url, self._waiting(count, left_s)) for url, count in self._counts.items()], left_s
-        )
+        waiting = {url: self._waiting(count, left_s) for url, count in self._counts.items()}
+        answers = await self._gateway.wait(waiting, left_s)
+        return [url for url, answer in answers.items() if _is_ready(answer, self._counts[url])]
 
     def _waiting(self, count: str, wait_s: float) -> Request:
         topic, group = self._values
@@ -277,3 +296,8 @@ class _Receive:
             raise partition_offline(topic, leaders.index(None))
         nothing = [] if self._nothing is None else [self._nothing]
         return merge_leased(nothing, as_frames=wants_frames(self._request))
+
+
+def _is_ready(answer: Response, count: str) -> bool:
+    """Return whether a leader has had messages since it gave ``count``."""
+    return answer.status == 200 and str(decode_document(answer)["count"]) != count

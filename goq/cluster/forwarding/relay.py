@@ -88,10 +88,12 @@ class RoutedProxy:
         self._state = state
         self._sign = sign
 
-    async def forward(self, url: str, request: Request, *, is_small: bool = False) -> Response:
+    async def forward(
+        self, url: str, request: Request, *, is_small: bool = False, held_ms: int = 0
+    ) -> Response:
         """Return the response of the node at ``url``, which does not forward the request again.
 
-        ``is_small`` says that the node answers at once, by a small answer.
+        ``is_small`` says that the answer is small, and comes at once or after ``held_ms`` at most.
 
         Raises ``NotLeader`` or ``PartitionOffline`` if it cannot be reached and did nothing. If no
         response came, the node may have done what was asked: ``TimedOut``, or ``Unavailable`` for a
@@ -100,7 +102,7 @@ class RoutedProxy:
         node = _node_at(self._state(), url)
         relay = self._links.relay_to(node)
         if is_small and relay is None:
-            answer = await self._links.unless_lost(node, self._streamed.ask(node, request))
+            answer = await self._links.unless_lost(node, self._streamed.ask(node, request, held_ms))
             if answer is not None:
                 return answer
         if request.principal is not None:

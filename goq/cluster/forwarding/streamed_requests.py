@@ -5,15 +5,16 @@ costs one message there and one back: no connection, no HTTP, no signature of it
 stream has authenticated the node. The node says for which principal it asks, as for requests that
 it forwards over HTTP; the receiver checks that principal by its own metadata.
 
-Only requests that are answered at once may go this way: nothing tells the other node that a client
-has left, and the answer is one message on a stream that carries pushes, too.
+Only requests with a small answer may go this way: it is one message on a stream that carries
+pushes, too. A request that the other node may hold must change nothing: it is given up when its
+client has left.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Final, cast
+from collections.abc import AsyncGenerator, Callable
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -29,11 +30,17 @@ _log = logging.getLogger("goq.cluster")
 REQUEST: Final = CALL_PREFIX + "request"
 _WAIT_MS: Final = int(limits.FORWARD_TIMEOUT_S * 1000) - limits.RPC_TIMEOUT_MS
 
-StreamCall = Callable[[str, str, bytes, int], Awaitable[bytes | None]]
-"""Calls a node by its id over its stream: path, body and how long it may wait; None if it cannot.
 
-Raises ``TimedOut`` if no answer came, and the ``GoqError`` of an answer.
-"""
+class StreamCall(Protocol):
+    """Calls a node by its id over its stream, as :meth:`rpc.stream_calls.StreamCalls.call`."""
+
+    async def __call__(
+        self, node: str, path: str, body: bytes, wait_ms: int, *, is_held: bool = False
+    ) -> bytes | None:
+        """Return the answer; None if the call must go over HTTP.
+
+        Raises ``TimedOut`` if no answer came, and the ``GoqError`` of an answer.
+        """
 
 
 class _Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -64,8 +71,10 @@ class StreamedRequests:
     def __init__(self, call: StreamCall) -> None:
         self._call = call
 
-    async def ask(self, node: str, request: Request) -> Response | None:
+    async def ask(self, node: str, request: Request, held_ms: int = 0) -> Response | None:
         """Return a node's answer to a request; None if it must be asked over HTTP.
+
+        A request that the node may hold for ``held_ms`` is given up when this is cancelled.
 
         Raises ``NotLeader`` if the node did nothing, ``TimedOut`` if it may have.
         """
@@ -80,7 +89,9 @@ class StreamedRequests:
             request.body,
         )
         try:
-            answer = await self._call(node, REQUEST, _encode(asked), _WAIT_MS)
+            answer = await self._call(
+                node, REQUEST, _encode(asked), held_ms or _WAIT_MS, is_held=held_ms > 0
+            )
         except RouteNotFound:  # a node of an earlier version
             return None
         if answer is None:

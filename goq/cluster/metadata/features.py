@@ -20,6 +20,7 @@ level 11  leaders push what they append over streams between nodes
 level 12  the head of a call between nodes proves who sends its body
 level 13  a topic may be created with messages that a node has already
 level 14  small calls between nodes go over their streams, and fetch sessions are renewed there
+level 15  calls that a node holds until there is news go over streams, too
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 14
+OWN_LEVEL: Final = 15
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -62,6 +63,7 @@ PUSH_STREAMS_LEVEL: Final = 11
 HEAD_PROOFS_LEVEL: Final = 12
 ADOPTION_LEVEL: Final = 13
 STREAM_CALLS_LEVEL: Final = 14
+HELD_CALLS_LEVEL: Final = 15
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -148,3 +150,8 @@ def has_adoption(state: MetadataState) -> bool:
 def has_stream_calls(state: MetadataState) -> bool:
     """Whether all nodes know calls and renewals of sessions over streams."""
     return state.features.level >= STREAM_CALLS_LEVEL
+
+
+def has_held_calls(state: MetadataState) -> bool:
+    """Whether all nodes know calls over streams that are held, and can be given up."""
+    return state.features.level >= HELD_CALLS_LEVEL

@@ -1,11 +1,16 @@
 """Small calls between nodes over their streams, which cost a fraction of calls over HTTP.
 
-    call     5 · number u64 · size u16 of the path · path · body
-    answer   6 · number u64 · status u16 · body
+    call            5 · number u64 · size u16 of the path · path · body
+    answer          6 · number u64 · status u16 · body
+    held call       7 · as a call
+    give up         8 · number u64
 
 All integers are little-endian. The caller numbers its calls on a stream from 1 on; answers come in
 any order. The stream has authenticated both nodes and their disks, and its seals let no frame be
 repeated. An answer with another status than 200 is an error, in the form of :mod:`rpc.server`.
+
+A *held* call changes nothing at the other node, and may wait there for long. Its caller can give it
+up: the other node carries it out no further, and answers all the same.
 
 A stream keeps its order, so a call may wait behind pushes, or for a peer that is silent. Then the
 calls that follow go over HTTP until it is answered. A call whose stream ends may have been carried
@@ -21,7 +26,7 @@ from typing import Final, Protocol
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
-from goq.cluster.metadata.features import has_stream_calls
+from goq.cluster.metadata.features import has_held_calls, has_stream_calls
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.replication.push.protocol import PeerStream
 from goq.cluster.rpc.server import ResponseBody, error_body, error_of
@@ -29,8 +34,11 @@ from goq.errors import InvalidFrame, TimedOut, Unavailable
 
 CALL_KIND: Final = 5
 ANSWER_KIND: Final = 6
+HELD_CALL_KIND: Final = 7
+GIVE_UP_KIND: Final = 8
 _CALL = struct.Struct("<BQH")
 _ANSWER = struct.Struct("<BQH")
+_GIVE_UP = struct.Struct("<BQ")
 
 Answer = Callable[[str, str, str, bytes], Awaitable[tuple[int, ResponseBody]]]
 """Answers a call: the node, its disk, the path and the body; returns a status and a body."""
@@ -74,10 +82,13 @@ class StreamCalls:
         silent_s = asyncio.get_running_loop().time() - stream.stream.received_s
         return silent_s < 1.5 * limits.PUSH_STREAM_CHECK_S
 
-    async def call(self, node: str, path: str, body: bytes, wait_ms: int) -> bytes | None:
+    async def call(
+        self, node: str, path: str, body: bytes, wait_ms: int, *, is_held: bool = False
+    ) -> bytes | None:
         """Call a node, and return the body of its answer; None if the call must go over HTTP.
 
-        The node may wait ``wait_ms`` before it answers.
+        The node may wait ``wait_ms`` before it answers. A call that ``is_held`` is given up when
+        this is cancelled.
 
         Raises ``TimedOut`` if no answer came, and any ``GoqError`` that the node answers with.
         """
@@ -87,16 +98,21 @@ class StreamCalls:
             or len(body) > limits.STREAM_CALL_BYTES_MAX
             or not stream.has_room
             or not has_stream_calls(self._state())
+            or (is_held and not has_held_calls(self._state()))
         ):
             return None
-        answering = stream.send(path, body, wait_ms / 1000)
-        if answering is None:
+        number = stream.send(path, body, wait_ms / 1000, is_held=is_held)
+        if number is None:
             return None
+        answering = stream.answer_to(number)
         try:
             async with asyncio.timeout((limits.RPC_TIMEOUT_MS + wait_ms) / 1000):
                 status, answer = await answering
         except TimeoutError:
             raise TimedOut(f"node {node} does not answer over the stream") from None
+        finally:
+            if is_held and answering.cancelled():
+                stream.give_up(number)
         if status != 200:
             raise error_of(answer)
         return answer
@@ -107,28 +123,31 @@ class StreamCalls:
         Raises ``InvalidFrame`` if it should be one.
         """
         kind, stream = data[0], self._streams.get(node)
-        if kind not in (CALL_KIND, ANSWER_KIND):
+        if kind not in (CALL_KIND, ANSWER_KIND, HELD_CALL_KIND, GIVE_UP_KIND):
             return False
         if stream is None:
             return True
         if kind == ANSWER_KIND:
             stream.on_answer(data)
+        elif kind == GIVE_UP_KIND:
+            stream.on_give_up(data)
         else:
             number, path, body = _decoded_call(data)
             stream.on_call()
-            self._tasks.start(self._answer(node, stream, number, path, body))
+            task = self._tasks.start(self._answer(node, stream, number, path, body))
+            # Not by the task itself, which may be given up before it begins. Without an answer the
+            # stream counts as stalled.
+            task.add_done_callback(lambda _: stream.answer(number))
+            if kind == HELD_CALL_KIND:
+                stream.held[number] = task
         return True
 
     async def _answer(
         self, node: str, stream: _StreamOfCalls, number: int, path: str, body: bytes
     ) -> None:
-        answer: ResponseBody = error_body(Unavailable("this node starts or stops"))
-        status = Unavailable.http_status
-        try:
-            if self.answer is not None:
-                status, answer = await self.answer(node, stream.stream.disk, path, body)
-        finally:  # an answer in any case: without one the stream counts as stalled
-            stream.answer(number, status, answer)
+        if self.answer is not None:
+            disk = stream.stream.disk
+            stream.answers[number] = await self.answer(node, disk, path, body)
 
 
 class _StreamOfCalls:
@@ -141,6 +160,10 @@ class _StreamOfCalls:
         """When an answer is overdue, and where it goes."""
         self._answering = 0
         """How many calls of the other node are carried out."""
+        self.held: dict[int, asyncio.Task[None]] = {}
+        """Those of them that it may give up."""
+        self.answers: dict[int, tuple[int, ResponseBody]] = {}
+        """The answers that are about to be sent."""
 
     @property
     def has_room(self) -> bool:
@@ -151,20 +174,28 @@ class _StreamOfCalls:
         is_overdue = any(due_s < now_s for due_s, _ in self._waiting.values())
         return not is_overdue and len(self._waiting) < limits.STREAM_CALLS_MAX
 
-    def send(
-        self, path: str, body: bytes, wait_s: float
-    ) -> asyncio.Future[tuple[int, bytes]] | None:
-        """Send a call; return its status and answer, or None if the stream takes nothing."""
+    def send(self, path: str, body: bytes, wait_s: float, *, is_held: bool) -> int | None:
+        """Send a call; return its number, or None if the stream takes nothing."""
         self._number += 1
         name = path.encode()
-        head = _CALL.pack(CALL_KIND, self._number, len(name))
+        kind = HELD_CALL_KIND if is_held else CALL_KIND
+        head = _CALL.pack(kind, self._number, len(name))
         if not self.stream.send(b"".join((head, name, body))):
             return None
         loop = asyncio.get_running_loop()
-        answering: asyncio.Future[tuple[int, bytes]] = loop.create_future()
         due_s = loop.time() + wait_s + limits.STREAM_CALL_PATIENCE_S
-        self._waiting[self._number] = due_s, answering
-        return answering
+        self._waiting[self._number] = due_s, loop.create_future()
+        return self._number
+
+    def answer_to(self, number: int) -> asyncio.Future[tuple[int, bytes]]:
+        """Return the status and the answer of a call that was sent."""
+        return self._waiting[number][1]
+
+    def give_up(self, number: int) -> None:
+        """Tell the other node that nobody waits for a call; then its answer is due at once."""
+        if number in self._waiting and self.stream.send(_GIVE_UP.pack(GIVE_UP_KIND, number)):
+            due_s = asyncio.get_running_loop().time() + limits.STREAM_CALL_PATIENCE_S
+            self._waiting[number] = due_s, self._waiting[number][1]
 
     def on_call(self) -> None:
         """Count a call of the other node; raise ``InvalidFrame`` if there are too many."""
@@ -172,9 +203,20 @@ class _StreamOfCalls:
             raise InvalidFrame("too many calls at once")
         self._answering += 1
 
-    def answer(self, number: int, status: int, body: ResponseBody) -> None:
-        """Answer a call of the other node."""
+    def on_give_up(self, data: bytes) -> None:
+        """End a call of the other node, unless it is answered."""
+        if len(data) != _GIVE_UP.size:
+            raise InvalidFrame("not the end of a call")
+        _, number = _GIVE_UP.unpack(data)
+        task = self.held.get(number)
+        if task is not None:
+            task.cancel()
+
+    def answer(self, number: int) -> None:
+        """Answer a call of the other node, with an error if there is no answer."""
         self._answering -= 1
+        self.held.pop(number, None)
+        status, body = self.answers.pop(number, _NO_ANSWER)
         self.stream.send(b"".join((_ANSWER.pack(ANSWER_KIND, number, status), *body)))
 
     def on_answer(self, data: bytes) -> None:
@@ -187,11 +229,16 @@ class _StreamOfCalls:
             answering.set_result((status, data[_ANSWER.size :]))
 
     def end(self, node: str) -> None:
-        """Fail all calls."""
+        """Fail all calls, and end those that are held here."""
+        for task in self.held.values():
+            task.cancel()
         waiting, self._waiting = self._waiting, {}
         for _, answering in waiting.values():
             if not answering.done():
                 answering.set_exception(TimedOut(f"the stream with node {node} has ended"))
+
+
+_NO_ANSWER = Unavailable.http_status, error_body(Unavailable("this node starts or stops"))
 
 
 def _decoded_call(data: bytes) -> tuple[int, str, bytes]:

@@ -184,7 +184,7 @@ def test_a_mistake_is_refused_as_on_a_node_of_its_own(
         assert (answer.status, answer.json) == (expected.status, expected.json)
 
 
-def test_small_receives_and_acks_go_over_the_streams_between_nodes(
+def test_small_receives_waits_and_acks_go_over_the_streams_between_nodes(
     cluster: RunningCluster, topic: str
 ) -> None:
     forwarded: list[str] = []
@@ -203,6 +203,16 @@ def test_small_receives_and_acks_go_over_the_streams_between_nodes(
         assert forwarded == []
         assert len(_receive(cluster.nodes[0], topic, max_messages=600)) == 600
         assert forwarded
+        forwarded.clear()
+        for node in cluster.nodes:
+            for number in range(6):
+                with ThreadPoolExecutor(1) as thread:
+                    asked = thread.submit(_receive, node, topic, wait="20s")
+                    eventually(lambda: all(_waiters(each, topic) for each in cluster.nodes))
+                    _publish(cluster, topic, [number])
+                    assert [message["partition"] for message in asked.result()] == [number]
+                eventually(lambda: not any(_waiters(each, topic) for each in cluster.nodes))
+        assert forwarded == []
 
 
 def test_a_group_is_reset_on_all_nodes(cluster: RunningCluster, topic: str) -> None:

@@ -30,6 +30,7 @@ class _Nodes:
         self.leading: list[str | None] = ["a", "b", "c"]
         self.asked: dict[str | None, asyncio.Future[Response]] = {}
         self.bodies: dict[str | None, object] = {}
+        self.order: list[str | None] = []
         self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.given_back: list[str] = []
 
@@ -47,7 +48,10 @@ class _Nodes:
         self.change.set_result(None)
         self.change = asyncio.get_running_loop().create_future()
 
-    async def ask(self, url: str | None, request: Request, *, is_small: bool = False) -> Response:
+    async def ask(
+        self, url: str | None, request: Request, *, is_small: bool = False, held_ms: int = 0
+    ) -> Response:
+        self.order.append(url)
         self.bodies[url] = msgspec.json.decode(request.body or b"null")
         self.asked[url] = asyncio.get_running_loop().create_future()
         return await self.asked[url]
@@ -128,6 +132,92 @@ def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None
         "http://b": 3,
         "http://c": 1,
     }
+
+
+def test_after_a_wait_those_that_have_messages_are_asked_alone() -> None:
+    async def run() -> tuple[Response, list[str | None]]:
+        nodes, running = await _waiting("60s")
+        (await nodes.wait_for("http://c")).set_result(Response(200, b'{"count": 2}'))
+        (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        return await running, nodes.order
+
+    answer, order = asyncio.run(run())
+    assert b"2:8:5" in bytes(answer.body)  # type: ignore[arg-type]
+    assert order == ["http://c"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        Response(200, b'{"count": 1}'),
+        Response(404, b'{"code": "group_not_found"}'),
+        Unavailable("away"),
+    ],
+)
+def test_a_wait_that_tells_of_no_messages_is_followed_by_asking_all(
+    told: Response | Exception,
+) -> None:
+    async def run() -> list[str | None]:
+        nodes, running = await _waiting("60s")
+        waiting = await nodes.wait_for("http://c")
+        if isinstance(told, Exception):
+            waiting.set_exception(told)
+        else:
+            waiting.set_result(told)
+        return await _answered(nodes, running, _leased("2:8:5"))
+
+    assert sorted(asyncio.run(run()), key=str) == [None, "http://b", "http://c"]
+
+
+def test_a_leader_that_tells_of_messages_and_fails_is_not_asked_over_and_over() -> None:
+    async def run() -> list[str | None]:
+        nodes, running = await _waiting("60s")
+        (await nodes.wait_for("http://c")).set_result(Response(200, b'{"count": 2}'))
+        (await nodes.wait_for("http://c")).set_exception(Unavailable("broken"))
+        nodes.order.clear()
+        await until(lambda: len(nodes.order) == 2)
+        running.cancel()
+        return nodes.order
+
+    assert sorted(asyncio.run(run()), key=str) == [None, "http://b"]
+
+
+def test_all_leaders_are_asked_at_the_end_of_a_wait() -> None:
+    async def run() -> list[str | None]:
+        nodes, running = await _waiting("100ms")
+        (await nodes.wait_for("http://c")).set_result(Response(200, b'{"count": 2}'))
+        late = await nodes.wait_for("http://c")
+        await asyncio.sleep(0.15)
+        nodes.order.clear()
+        late.set_result(_leased())
+        return await _answered(nodes, running, _leased())
+
+    assert sorted(asyncio.run(run()), key=str) == [None, "http://b", "http://c"]
+
+
+async def _waiting(wait: str) -> tuple[_Nodes, asyncio.Task[Response]]:
+    """Return a receive that has found nothing and waits for each node."""
+    nodes, running = _begun(max_messages=3, wait=wait)
+    for url in ("http://b", "http://c", None):
+        (await nodes.wait_for(url)).set_result(_leased())
+    for url in ("http://b", "http://c", None):
+        await nodes.wait_for(url)
+    nodes.order.clear()
+    return nodes, running
+
+
+async def _answered(
+    nodes: _Nodes, running: asyncio.Task[Response], answer: Response
+) -> list[str | None]:
+    """Give each node that is asked the same answer until the receive ends; return who was asked."""
+    asked: list[str | None] = []
+    while not running.done():
+        await until(lambda: running.done() or nodes.order)
+        if nodes.order:
+            asked.append(nodes.order.pop())
+            nodes.asked[asked[-1]].set_result(answer)
+    await running
+    return asked
 
 
 def test_a_leader_that_fails_keeps_nothing_of_the_others_back() -> None:

@@ -47,9 +47,12 @@ class Node:
         self.requests.append(request)
         return self.response
 
-    async def call(self, node: str, path: str, body: bytes, wait_ms: int) -> bytes | None:
+    async def call(
+        self, node: str, path: str, body: bytes, wait_ms: int, *, is_held: bool = False
+    ) -> bytes | None:
         assert (node, path) == ("b", REQUEST)
         assert wait_ms > 10_000
+        assert not is_held
         return b"".join(await self.server.handlers()[path]("a", body))
 
     def ask(self, request: Request) -> Response | None:
@@ -108,7 +111,7 @@ def test_a_refusal_is_an_answer_as_any_other() -> None:
 def test_what_no_stream_carries_or_an_earlier_version_does_not_know_goes_over_http(
     outcome: GoqError | None,
 ) -> None:
-    async def call(*_: Any) -> None:
+    async def call(*_: Any, **__: Any) -> None:
         if outcome is not None:
             raise outcome
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from goq import limits
-from goq.cluster.metadata.features import STREAM_CALLS_LEVEL
+from goq.cluster.metadata.features import HELD_CALLS_LEVEL, STREAM_CALLS_LEVEL
 from goq.cluster.metadata.state import ClusterSettings, Features, MetadataState
 from goq.cluster.rpc.server import ResponseBody, error_body
-from goq.cluster.rpc.stream_calls import ANSWER_KIND, CALL_KIND, StreamCalls
+from goq.cluster.rpc.stream_calls import ANSWER_KIND, CALL_KIND, GIVE_UP_KIND, StreamCalls
 from goq.errors import Conflict, InvalidFrame, TimedOut, Unavailable
+from tests.support.eventually import until
 
 
 class Stream:
@@ -26,11 +28,13 @@ class Stream:
         self.is_full = False
         self.is_held = False
         self.held: list[bytes] = []
+        self.sent: list[bytes] = []
 
     def send(self, data: bytes) -> bool:
         if self.is_full:
             return False
         self.held.append(data)
+        self.sent.append(data)
         if not self.is_held:
             self.release()
         return True
@@ -47,10 +51,13 @@ class Stream:
 class World:
     """Two nodes with a stream; ``b`` answers with its caller, the caller's disk and the body."""
 
-    def __init__(self, level: int = STREAM_CALLS_LEVEL) -> None:
+    def __init__(self, level: int) -> None:
         features = Features(level)
         state = MetadataState(1, {}, {}, {}, ClusterSettings(3, 2), features=features)
         self.a, self.b = StreamCalls(lambda: state), StreamCalls(lambda: state)
+        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.begun = self.given_up = 0
+        """How many calls wait for the news, or have; how many of them were given up."""
         self.to_b = Stream(lambda data: self.b.receive("a", data))
         self.to_a = Stream(lambda data: self.a.receive("b", data))
         self.b.answer = self._answer
@@ -64,13 +71,28 @@ class World:
             return 409, error_body(Conflict("not now"))
         if path == "/broken":
             raise RuntimeError("a fault of the program")
+        if path == "/held":
+            self.begun += 1
+            try:
+                await asyncio.shield(self.news)
+            except asyncio.CancelledError:
+                self.given_up += 1
+                raise
         return 200, [f"{node} {disk} {path} ".encode(), body]
 
     async def call(self, path: str = "/p", body: bytes = b"body", wait_ms: int = 0) -> bytes | None:
         return await self.a.call("b", path, body, wait_ms)
 
+    async def hold(self) -> bytes | None:
+        return await self.a.call("b", "/held", b"", 60_000, is_held=True)
 
-def run(test: Callable[[World], Awaitable[None]], level: int = STREAM_CALLS_LEVEL) -> None:
+    async def give_up(self, holding: asyncio.Task[bytes | None]) -> None:
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+
+
+def run(test: Callable[[World], Awaitable[None]], level: int = HELD_CALLS_LEVEL) -> None:
     async def main() -> None:
         async with asyncio.timeout(20):
             await test(World(level))
@@ -185,6 +207,8 @@ def test_no_more_calls_wait_on_a_stream_than_its_bound(monkeypatch: pytest.Monke
     [
         bytes((CALL_KIND,)),
         bytes((ANSWER_KIND,)) + b"\0" * 5,
+        bytes((GIVE_UP_KIND,)) + b"\0" * 7,
+        bytes((GIVE_UP_KIND,)) + b"\0" * 9,
         bytes((CALL_KIND,)) + bytes(8) + b"\x02\0" + b"\xff\xff",
     ],
 )
@@ -197,9 +221,125 @@ def test_a_frame_that_is_no_call_and_no_answer_ends_the_stream(frame: bytes) -> 
     run(test)
 
 
-def test_an_answer_to_no_call_is_ignored() -> None:
+def test_an_answer_to_no_call_is_ignored_and_so_is_the_end_of_none() -> None:
     async def test(world: World) -> None:
         assert world.a.receive("b", bytes((ANSWER_KIND,)) + bytes(10))
+        assert world.b.receive("a", bytes((GIVE_UP_KIND,)) + bytes(8))
         assert await world.call() is not None
 
     run(test)
+
+
+def test_a_held_call_is_answered_when_there_is_news() -> None:
+    async def test(world: World) -> None:
+        holding = asyncio.ensure_future(world.hold())
+        assert await world.call() is not None
+        assert not holding.done()
+        world.news.set_result(None)
+        assert await holding == b"a its disk /held "
+        assert world.given_up == 0
+
+    run(test)
+
+
+def test_only_held_calls_are_given_up() -> None:
+    async def test(world: World) -> None:
+        calling = asyncio.ensure_future(world.call("/held"))
+        await until(lambda: world.begun == 1)
+        await world.give_up(calling)
+        assert len(world.to_b.sent) == 1
+        assert await world.call() is not None
+
+    run(test)
+
+
+def test_an_answered_call_leaves_nothing_behind() -> None:
+    async def test(world: World) -> None:
+        world.news.set_result(None)
+        for _ in range(50):
+            await world.hold()
+        gc.collect()
+        tasks = [each for each in gc.get_objects() if isinstance(each, asyncio.Task)]
+        assert len([each for each in tasks if each.get_loop() is world.news.get_loop()]) < 10
+
+    run(test)
+
+
+def test_a_held_call_that_is_given_up_ends_at_the_other_node_too_and_leaves_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_CALLS_MAX", 1)
+
+    async def test(world: World) -> None:
+        for number in range(3):
+            holding = asyncio.ensure_future(world.hold())
+            await until(lambda number=number: world.begun == number + 1)
+            assert await world.call() is None
+            await world.give_up(holding)
+            await until(lambda number=number: world.given_up == number + 1)
+            await until(lambda number=number: len(world.to_a.sent) == 2 * number + 1)
+            assert await world.call() is not None
+
+    run(test)
+
+
+def test_a_held_call_is_given_up_also_before_the_other_node_has_begun_it() -> None:
+    async def test(world: World) -> None:
+        world.to_b.is_held = True
+        holding = asyncio.ensure_future(world.hold())
+        await asyncio.sleep(0)
+        await world.give_up(holding)
+        world.to_b.release()
+        await until(lambda: len(world.to_a.sent) == 1)
+        assert world.to_a.sent[0][0] == ANSWER_KIND
+        assert world.begun == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("takes_the_end", [True, False])
+def test_a_call_that_is_given_up_is_overdue_soon_if_the_other_node_was_told(
+    monkeypatch: pytest.MonkeyPatch, takes_the_end: bool
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_CALL_PATIENCE_S", 0.01)
+
+    async def test(world: World) -> None:
+        world.to_b.is_held = True
+        holding = asyncio.ensure_future(world.hold())
+        await asyncio.sleep(0)
+        world.to_b.is_full = not takes_the_end
+        await world.give_up(holding)
+        world.to_b.is_full = False
+        await asyncio.sleep(0.02)
+        calling = asyncio.ensure_future(world.call())
+        await asyncio.sleep(0)
+        world.to_b.release()
+        assert (await calling is None) is takes_the_end
+
+    run(test)
+
+
+def test_held_calls_end_with_their_stream_and_others_are_carried_out_in_full() -> None:
+    async def test(world: World) -> None:
+        holding = asyncio.ensure_future(world.hold())
+        other = asyncio.ensure_future(world.call("/held"))
+        await until(lambda: world.begun == 2)
+        other.cancel()
+        await asyncio.sleep(0.01)
+        assert world.given_up == 0
+        world.to_a.is_full = True
+        world.b.on_stream_close("a")
+        await until(lambda: world.given_up == 1)
+        world.a.on_stream_close("b")
+        with pytest.raises(TimedOut):
+            await holding
+
+    run(test)
+
+
+def test_below_their_feature_level_held_calls_go_over_http() -> None:
+    async def test(world: World) -> None:
+        assert await world.hold() is None
+        assert await world.call() is not None
+
+    run(test, HELD_CALLS_LEVEL - 1)
