@@ -55,6 +55,7 @@ TESTS = (
 )
 SECONDS_MAX = 45.0
 TESTS_MAX = 200
+_PASSED, _NOTHING_COLLECTED = 0, 4  # what pytest returns; the second where a conftest fails
 _SWAPPED: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
     ast.LtE: "<",
@@ -303,7 +304,10 @@ PROCESSES = ProcessGroups()
 
 
 def failing_test(root: Path, tests: Sequence[str], limit_s: float) -> str | None:
-    """Run tests in a tree; return the first that fails, ``""`` if they hang, None if all pass."""
+    """Run tests in a tree; return the first that fails, ``""`` if they hang, None if all pass.
+
+    The first of all fails where no test can be collected.
+    """
     cache = root / ".failed"
     shutil.rmtree(cache, ignore_errors=True)
     words = ["-n", "0", "-q", "-x", "-o", f"cache_dir={cache}", *tests]
@@ -315,10 +319,11 @@ def failing_test(root: Path, tests: Sequence[str], limit_s: float) -> str | None
         stderr=subprocess.DEVNULL,
     ) as process:
         try:
-            if process.wait(limit_s) == 0:
-                return None
+            status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             return ""
+    if status in (_PASSED, _NOTHING_COLLECTED):
+        return None if status == _PASSED else tests[0]
     failed = cache / "v/cache/lastfailed"
     return next(iter(json.loads(failed.read_text())), "") if failed.exists() else ""
 

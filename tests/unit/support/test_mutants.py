@@ -225,6 +225,20 @@ def test_weak():
     assert is_killed(tree, never, names, 60.0)
 
 
+def test_a_fault_with_which_nothing_can_be_collected_is_killed_without_a_run_of_all(
+    tmp_path: Path,
+) -> None:
+    tree = tree_of(tmp_path, "def test_nothing(): pass\n")
+    (tree / "tests/conftest.py").write_text("import goq.numbers\n")
+    (tree / "tests/test_slow.py").write_text("def test_slow():\n    while True: pass\n")
+    source = (tree / "goq/numbers.py").read_bytes()
+    count = next(each for each in mutants_of("goq/numbers.py", source) if each.text == "1")
+    broken = count._replace(text="1 / 0")
+    names = ["tests/test_numbers.py", "tests/test_slow.py"]
+    assert is_killed(tree, broken, names, 10.0)
+    assert not is_killed(tree, count, names[:1], 60.0)
+
+
 CHILD = "import time; time.sleep(600)"
 PARENT = """
 import subprocess, sys
