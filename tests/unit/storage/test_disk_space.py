@@ -143,3 +143,27 @@ def test_the_states_are_logged_once_each(
         "is full",
         "has room again",
     ]
+
+
+@pytest.mark.parametrize("failing", ["open", "posix_fallocate"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
+def test_a_reserve_that_cannot_be_made_leaves_nothing_and_counts_as_given_up(
+    filesystem: Filesystem,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failing: str,
+    number: int,
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(number, "not now")
+
+    space = DiskSpace(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, failing, fail)
+        assert space.check() is SpaceState.FULL
+    assert space.is_given_up
+    assert not (tmp_path / FILE_NAME).exists()
+    assert ("cannot be made" in caplog.text) is (number == errno.EMFILE)
+    assert space.check() is SpaceState.OK
+    assert filesystem.reserve_bytes == limits.DISK_RESERVE_BYTES

@@ -34,7 +34,7 @@ from tests.support.broker.harness import (
     receipts,
     run,
 )
-from tests.support.broker.partition_internals import event_log, state_of
+from tests.support.broker.partition_internals import event_log, event_writer, state_of
 from tests.support.delivery.trace_model import TOPIC, TraceTwin, as_told, in_order
 from tests.support.eventually import until
 
@@ -195,6 +195,26 @@ def test_a_message_that_was_due_when_it_came_was_not_scheduled(tmp_path: Path) -
             await topic.publisher.publish_messages(placed)
             found = [names(await Tracer(broker).trace(MessageId(TOPIC, 0, n))) for n in range(3)]
             assert found == [["PUBLISHED"], ["PUBLISHED"], ["PUBLISHED", "SCHEDULED"]]
+
+    run(main())
+
+
+def test_a_message_that_has_come_due_since_is_told_of_though_that_is_not_written_yet(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.topic_admin.create(TOPIC)
+            due_ms = clock.wall_ms() + 1000
+            await topic.publisher.publish_messages(
+                [RoutedMessage(0, Message(b"x", deliver_at_ms=due_ms))]
+            )
+            (partition,) = topic.partitions
+            clock.advance_ms(2000)
+            await until(lambda: event_writer(partition)._deferred)
+            trace = await Tracer(broker).trace(MessageId(TOPIC, 0, 0))
+            assert names(trace) == ["PUBLISHED", "SCHEDULED", "MATURED"]
 
     run(main())
 

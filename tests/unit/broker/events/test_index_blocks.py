@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -17,6 +18,7 @@ from goq.broker.events.index_blocks import (
     Interval,
     IntervalSet,
     SegmentEventIndex,
+    build_blocks,
     merge_intervals,
 )
 from goq.delivery.events.affected import PendingCopies
@@ -31,6 +33,9 @@ from goq.delivery.events.event import (
     Trimmed,
     token_of,
 )
+from goq.delivery.events.frame_codec import encode_event_frame
+from goq.storage.log.log import Log, LogConfig
+from tests.support.storage.disk import SimulatedDisk
 
 
 class _Segment(NamedTuple):
@@ -213,6 +218,19 @@ def test_a_block_ends_with_the_frame_that_fills_it() -> None:
     builder.end_frame(14, 1)
     builder.add(Named(0, "p"), 1, 14)
     assert builder.blocks()[2:] == [EventIndexBlock(14, intervals=[])]
+
+
+def test_blocks_that_are_built_from_a_log_end_after_a_number_of_events() -> None:
+    log = Log.open(Path("/events"), SimulatedDisk(), LogConfig(2**62, 2**62))
+    for number in range(150):
+        view = encode_event_frame([Acked("g", 1, [(number, number + 1)])])
+        batch = log.begin(1_000_000 + number)
+        batch.add(view.header, view.body, append_time_us=1_000_000 + number, leader_epoch=1)
+        log.write(batch)
+        log.commit(batch)
+    blocks = build_blocks(log.reader, 0, 150)
+    assert [each.start for each in blocks] == [0, 64, 128]
+    assert [each.intervals for each in blocks] == [[(0, 64)], [(64, 128)], [(128, 150)]]
 
 
 def test_a_stored_copy_is_about_the_messages_of_its_entry_if_that_was_seen() -> None:
