@@ -316,7 +316,6 @@ def finish_alone(writes: Sequence[JournalWrite]) -> None:
             try:
                 _check_followed(write, writes)
                 write.log.finish_write(write.batch)
-                write.is_durable = True
             except Exception as error:
                 write.error = error
 

@@ -290,7 +290,6 @@ class RetentionManager:
             self._due.set_no_later(partition.identity, due_us)
         finally:
             self._due_after_archiving.discard(partition.identity)
-            self._checked.add(topic.name)
             del self._archiving[partition.identity]
             self._woken.set()
 

@@ -93,10 +93,6 @@ class SegmentColumns:
         if self._pending.start != self._pending.end:
             self._write_block()
 
-    def seal(self) -> None:
-        """Mark the segment as sealed: no rows are added any more."""
-        self._is_sealed = True
-
     def truncate(self, size_bytes: int) -> None:
         """Drop the rows cut off the segment's file, and prepare for appends."""
         with self._load_lock:

@@ -335,7 +335,6 @@ class Log:
         if segment is not self.active:
             sealed, self._rolled = self.active, None
             if sealed.columns is not None:
-                sealed.columns.seal()
                 sealed.attach_columns_later(self._disk)
             sealed.end_offset = segment.base_offset
             self.reader.segments = [*self.segments, segment]

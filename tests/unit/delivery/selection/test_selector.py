@@ -8,6 +8,7 @@ from goq import limits
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import Skipped
 from goq.delivery.group.retry_policy import RetryPolicy
+from goq.delivery.selection import redelivery
 from goq.delivery.selection.redelivery import RetryRule
 from goq.delivery.selection.selector import ANY_RETRY
 from goq.model import Receipt
@@ -451,6 +452,20 @@ def test_many_retries_for_others_do_not_keep_a_consumer_from_fresh_messages() ->
     while len(found) < 290:  # retries take several turns
         found += receive(pair, 1000, rule=RetryRule("other"))
     assert sorted(found) == [*range(250), *range(260, 300)]
+
+
+def test_a_receive_passes_by_so_many_retries_for_others_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redelivery, "_PASSED_OVER_MAX", 3)
+    for count, expected in ((2, [2]), (3, [])):
+        pair = published(*[Message(1)] * (count + 1), orderings=_NONE)
+        hung = RetryRule("hung", others_wait=lambda: True)
+        for _ in range(count):
+            assert len(receive(pair, 1, rule=hung)) == 1
+        assert receive(pair, 1, rule=RetryRule("other")) == [count]
+        pair.move_clock(1000)
+        assert receive(pair, rule=hung) == expected
 
 
 @pytest.mark.parametrize("ordering", Ordering)

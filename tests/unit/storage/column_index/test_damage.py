@@ -151,6 +151,20 @@ def test_a_file_that_goes_or_changes_under_a_running_node_is_read_from_the_frame
         check_says(disk, of_frames(log))
 
 
+def test_the_file_of_a_segment_that_was_sealed_in_this_life_is_made_good_when_it_is_read() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, CONFIG)
+    for count in (5, 9, 2, 7):
+        append(log, [attributed(count), frame_of([b"plain"])])
+    log.roll()
+    said, data = said_by(log), bytearray(disk.read_all(FILE))
+    data[-1] ^= 1
+    disk.put(FILE, bytes(data))
+    assert not is_whole(disk)
+    assert said_by(log) == said
+    assert is_whole(disk)
+
+
 @pytest.mark.parametrize("seal", [True, False], ids=["sealed", "growing"])
 def test_a_file_that_lacks_a_block_is_not_believed_behind_it(seal: bool) -> None:
     disk = SimulatedDisk()

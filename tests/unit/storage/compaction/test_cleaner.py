@@ -393,3 +393,19 @@ def test_frames_stay_for_as_many_producers_as_a_partition_remembers(
     headers = [parse_header(frame) for _, frame in sorted(read_all(log).frames.items())]
     expected = [7, 8, 9, 0] if producers == 3 else [0, 8, 9, 10, 0]
     assert [h.producer_id for h in headers] == expected
+
+
+def test_of_too_many_producers_the_one_that_was_silent_longest_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PRODUCERS_PER_PARTITION_MAX", 2)
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk, LogConfig(segment_bytes=1 << 20, columns=True))
+    for producer, number in ((7, 0), (8, 0), (7, 1), (9, 0)):
+        mark = ProducerMark(producer, 1, number)
+        append(log, [encode_frame(Columns([b"v"], [b"k"]), producer=mark)])
+    append(log, [encode_frame(Columns([b"v"], [b"k"]))])
+    log.roll()
+    pass_over(disk, log, CleanerCheckpoint(), START_US)
+    headers = [parse_header(frame) for _, frame in sorted(read_all(log).frames.items())]
+    assert [h.producer_id for h in headers] == [7, 0, 7, 9, 0]
