@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
 import msgspec
@@ -156,6 +156,31 @@ class ReceiveGateway:
             await asyncio.gather(*waiting, return_exceptions=True)
 
 
+class _Room(NamedTuple):
+    """A number of messages, and their size."""
+
+    messages: int
+    size_bytes: int
+
+    def few(self) -> _Room:
+        """Return as much of it as a stream between nodes carries at once."""
+        messages = min(self.messages, limits.STREAM_ANSWER_MESSAGES_MAX)
+        return _Room(messages, min(self.size_bytes, limits.STREAM_ANSWER_BYTES_MAX))
+
+    def without(self, taken: _Room) -> _Room:
+        """Return what is left when something was taken."""
+        return _Room(self.messages - taken.messages, self.size_bytes - taken.size_bytes)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no room left."""
+        return self.messages <= 0 or self.size_bytes <= 0
+
+    def is_far_from(self, taken: _Room) -> bool:
+        """Whether so little was taken that nothing was left out for lack of room."""
+        return taken.messages < self.messages and 2 * taken.size_bytes < self.size_bytes
+
+
 class _Receive:
     """One receive in progress."""
 
@@ -200,36 +225,49 @@ class _Receive:
         return await self._take(self._gateway.leaders_in_rotation(self._values[0]))
 
     async def _take(self, urls: Sequence[str | None]) -> Response | None:
-        """Ask leaders in turn; return the answer that refuses the request, if one does."""
-        messages, size_bytes = self._options.messages_max, self._options.bytes_max
+        """Ask leaders in turn; return the answer that refuses the request, if one does.
+
+        Each is asked for a few messages first, which most receives are answered with, and for the
+        rest if it seems to have more.
+        """
+        left = _Room(self._options.messages_max, self._options.bytes_max)
         for url in urls:
             self._counts.pop(url, None)
-            if messages <= 0 or size_bytes <= 0:
-                break
-            is_small = messages <= limits.STREAM_ANSWER_MESSAGES_MAX
-            most_bytes = min(size_bytes, limits.STREAM_ANSWER_BYTES_MAX) if is_small else size_bytes
-            request = self._for_one(messages, most_bytes)
-            try:
-                answer = await self._gateway.take(url, self._values, request, is_small=is_small)
-            except Unavailable as error:
-                self._note_failure(error)
-                continue
-            if answer.status in _MISTAKES:
-                return answer
-            if answer.status != 200:
-                self._note_failure(answer)
-                continue
-            self._counts[url] = answer.headers.get(READY, "")
-            if (reason := answer.headers.get(OFFLINE)) is not None:
-                self._offline = PartitionOffline(unquote(reason), retry_after_ms=1000)
-            found = read_leased(answer)
-            if found.message_count:
-                self.leased.append(found)
-                messages -= found.message_count
-                size_bytes -= found.size_bytes
-            else:
-                self._nothing = found
+            room = left.few()
+            while not left.is_empty:
+                taken = await self._take_from(url, room)
+                if isinstance(taken, Response):
+                    return taken
+                is_all = room == left or room.is_far_from(taken)
+                left = left.without(taken)
+                if is_all:
+                    break
+                room = left
         return None
+
+    async def _take_from(self, url: str | None, room: _Room) -> Response | _Room:
+        """Ask a leader for as much as has room; return how much it gave, or its refusal."""
+        is_small = room == room.few()
+        request = self._for_one(room)
+        try:
+            answer = await self._gateway.take(url, self._values, request, is_small=is_small)
+        except Unavailable as error:
+            self._note_failure(error)
+            return _Room(0, 0)
+        if answer.status in _MISTAKES:
+            return answer
+        if answer.status != 200:
+            self._note_failure(answer)
+            return _Room(0, 0)
+        self._counts[url] = answer.headers.get(READY, "")
+        if (reason := answer.headers.get(OFFLINE)) is not None:
+            self._offline = PartitionOffline(unquote(reason), retry_after_ms=1000)
+        found = read_leased(answer)
+        if found.message_count:
+            self.leased.append(found)
+        else:
+            self._nothing = found
+        return _Room(found.message_count, found.size_bytes)
 
     def _is_refused(self) -> bool:
         """Return whether no leader takes the request for now, as when a quota is used up."""
@@ -242,15 +280,15 @@ class _Receive:
         if not isinstance(self._failure, TimedOut):
             self._failure = failure
 
-    def _for_one(self, messages: int, size_bytes: int) -> Request:
+    def _for_one(self, room: _Room) -> Request:
         body = msgspec.json.encode(
             {
-                "max_messages": messages,
+                "max_messages": room.messages,
                 "visibility": self._asked.visibility,
                 "consumer": self._asked.consumer,
             }
         )
-        return copy_request(self._request, body=body, headers={BYTES_MAX: str(size_bytes)})
+        return copy_request(self._request, body=body, headers={BYTES_MAX: str(room.size_bytes)})
 
     async def _wait(self, left_s: float) -> list[str | None]:
         """Wait until a leader may have messages, and return those; none if all are to be asked."""

@@ -24,9 +24,9 @@ class NodeRoutes:
     """The ways of the node ``name``.
 
     ``call`` calls a node directly, ``call_over_stream`` only over its stream, and ``probes`` calls
-    for the links. ``is_alive`` returns whether
-    the stream with a node gives signs of life. ``relayed`` are the paths of the calls that may be
-    relayed. ``tls`` is for forwarded requests.
+    for the links. ``is_alive`` returns whether the stream with a node gives signs of life, and
+    ``takes_answer`` whether it takes an answer of a size. ``relayed`` are the paths of the calls
+    that may be relayed. ``tls`` is for forwarded requests.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class NodeRoutes:
         call_over_stream: StreamCall,
         probes: RpcClient,
         is_alive: Callable[[str], bool],
+        takes_answer: Callable[[str, int], bool],
         relayed: frozenset[str],
         tls: PeerTls,
     ) -> None:
@@ -48,7 +49,7 @@ class NodeRoutes:
         self.relay_server = RelayServer(
             proxy, self.links, state, call, relayed, probes.signed_headers
         )
-        self.request_server = StreamedRequestServer()
+        self.request_server = StreamedRequestServer(takes_answer)
         self._probes = probes
 
     def handlers(self) -> dict[str, RpcHandler]:

@@ -6,7 +6,8 @@ stream has authenticated the node. The node says for which principal it asks, as
 it forwards over HTTP; the receiver checks that principal by its own metadata.
 
 Only requests with a small answer may go this way: it is one message on a stream that carries
-pushes, too. A request that the other node may hold must change nothing: it is given up when its
+pushes, too. Where it turns out too large what it holds is given back, and the request goes over
+HTTP. A request that the other node may hold must change nothing: it is given up when its
 client has left.
 """
 
@@ -103,9 +104,13 @@ class StreamedRequests:
 
 
 class StreamedRequestServer:
-    """Answers the requests that other nodes send over their streams."""
+    """Answers the requests that other nodes send over their streams.
 
-    def __init__(self) -> None:
+    ``takes`` returns whether the stream with a node takes an answer of a size.
+    """
+
+    def __init__(self, takes: Callable[[str, int], bool]) -> None:
+        self._takes = takes
         self._handle: Handler | None = None
         self._find: Callable[[str], Principal] | None = None
 
@@ -124,7 +129,8 @@ class StreamedRequestServer:
     async def handle_request(self, node: str, body: bytes) -> list[bytes | memoryview]:
         """Answer a request; raise ``NotLeader`` if this node cannot yet, and as the sender's check.
 
-        Raises ``TimedOut`` if it is not known what was done.
+        Raises ``TimedOut`` if it is not known what was done, and ``RouteNotFound`` for an answer
+        that the stream does not take.
         """
         try:
             asked = _decode_asked(body)
@@ -155,4 +161,8 @@ class StreamedRequestServer:
             response.headers,
             b"".join(pieces),  # type: ignore[arg-type]
         )
-        return [_encode(answered)]
+        data = _encode(answered)
+        if response.on_refused is not None and not self._takes(node, len(data)):
+            response.on_refused()
+            raise RouteNotFound("the stream does not take this answer: ask over HTTP")
+        return [data]

@@ -50,6 +50,10 @@ class CallStream(PeerStream, Protocol):
     disk: str
     received_s: float
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes that wait to be sent."""
+
 
 class StreamCalls:
     """The calls over the streams of this node.
@@ -81,6 +85,13 @@ class StreamCalls:
             return False
         silent_s = asyncio.get_running_loop().time() - stream.stream.received_s
         return silent_s < 1.5 * limits.PUSH_STREAM_CHECK_S
+
+    def takes(self, node: str, size_bytes: int) -> bool:
+        """Return whether an answer of such a size would be sent to a node now."""
+        stream = self._streams.get(node)
+        if stream is None or size_bytes > limits.RAFT_MESSAGE_BYTES_MAX // 2:
+            return False
+        return stream.stream.waiting_bytes + size_bytes <= limits.STREAM_ANSWERS_BYTES_MAX
 
     async def call(
         self, node: str, path: str, body: bytes, wait_ms: int, *, is_held: bool = False

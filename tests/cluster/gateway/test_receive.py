@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from goq import limits
 from goq.api.codec.leased import read_frames
 from goq.api.router import FRAMES
 from goq.cluster.forwarding.http_proxy import HttpProxy
@@ -62,6 +63,19 @@ def test_an_answer_has_no_more_bytes_than_a_nodes_own(cluster: RunningCluster, t
     assert _group(cluster.nodes[0], topic)["leased"] == len(first)
     rest = _receive(cluster.nodes[0], topic)
     assert len(first) + len(rest) == 6
+
+
+@pytest.mark.parametrize("size_bytes", [1_500_000, 3_000_000, 5_000_000, 8_000_000])
+def test_a_message_of_any_size_comes_through_any_node_at_its_first_attempt(
+    cluster: RunningCluster, topic: str, size_bytes: int
+) -> None:
+    for number, leader in list(enumerate(cluster.leaders(topic)))[:3]:
+        node = next(each for each in cluster.nodes if each is not cluster.by_name[str(leader)])
+        _publish(cluster, topic, [number], value="x" * size_bytes)
+        (message,) = _receive(node, topic, max_messages=1)
+        assert (message["partition"], message["attempt"]) == (number, 1)
+        assert len(message["value"]) == size_bytes
+        assert _settle(node, topic, [message])["settled"] == 1
 
 
 def test_frames_of_all_nodes_come_in_one_answer(cluster: RunningCluster, topic: str) -> None:
@@ -194,14 +208,18 @@ def test_small_receives_waits_and_acks_go_over_the_streams_between_nodes(
         forwarded.append(request.path)
         return await original(self, url, request)
 
-    with patch.object(HttpProxy, "forward", forward):
+    with (
+        patch.object(HttpProxy, "forward", forward),
+        patch.object(limits, "STREAM_ANSWER_MESSAGES_MAX", 100),
+    ):
         _publish(cluster, topic, [n % 6 for n in range(900)])
         for node in cluster.nodes:
             messages = _receive(node, topic, max_messages=100)
             assert len(messages) == 100
             assert _settle(node, topic, messages) == {"settled": 100, "failed": []}
         assert forwarded == []
-        assert len(_receive(cluster.nodes[0], topic, max_messages=600)) == 600
+        assert len(_receive(cluster.nodes[0], topic, max_messages=250)) == 250
+        assert len(_receive(cluster.nodes[0], topic, max_messages=600)) == 350
         assert forwarded
         forwarded.clear()
         for node in cluster.nodes:

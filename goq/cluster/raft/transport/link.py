@@ -96,12 +96,17 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._handshake_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def waiting_bytes(self) -> int:
+        """The bytes that wait to be sent."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def send(self, data: bytes) -> bool:
         """Send a message; return False if the link is not open or its send buffer is full."""
         transport = self._transport
         if not self.is_open or transport is None or transport.is_closing():
             return False
-        if transport.get_write_buffer_size() > limits.RAFT_SEND_BUFFER_BYTES_MAX:
+        if self.waiting_bytes > limits.RAFT_SEND_BUFFER_BYTES_MAX:
             return False
         assert self._sealer is not None
         transport.writelines(self._sealer.frame(data))

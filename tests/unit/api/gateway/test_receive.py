@@ -31,6 +31,7 @@ class _Nodes:
         self.asked: dict[str | None, asyncio.Future[Response]] = {}
         self.bodies: dict[str | None, object] = {}
         self.order: list[str | None] = []
+        self.takes: list[tuple[str | None, int, bool]] = []
         self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.given_back: list[str] = []
 
@@ -52,13 +53,18 @@ class _Nodes:
         self, url: str | None, request: Request, *, is_small: bool = False, held_ms: int = 0
     ) -> Response:
         self.order.append(url)
-        self.bodies[url] = msgspec.json.decode(request.body or b"null")
+        body = msgspec.json.decode(request.body or b"null")
+        if body is not None:
+            self.takes.append((url, body["max_messages"], is_small))
+        self.bodies[url] = body
         self.asked[url] = asyncio.get_running_loop().create_future()
         return await self.asked[url]
 
     async def wait_for(self, url: str | None) -> asyncio.Future[Response]:
-        while url not in self.asked or self.asked[url].done():
-            await asyncio.sleep(0)
+        def is_asked() -> bool:
+            return url in self.asked and not self.asked[url].done()
+
+        await until(is_asked, seconds=10)
         return self.asked[url]
 
     async def give_back(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
@@ -132,6 +138,47 @@ def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None
         "http://b": 3,
         "http://c": 1,
     }
+
+
+def test_a_leader_that_has_more_than_a_stream_carries_is_asked_for_the_rest_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_ANSWER_MESSAGES_MAX", 2)
+
+    async def run() -> list[tuple[str | None, int, bool]]:
+        nodes, running = _begun(max_messages=5)
+        (await nodes.wait_for("http://b")).set_result(_leased("1:7:0", "1:7:1"))
+        (await nodes.wait_for("http://b")).set_result(_leased("1:7:2"))
+        (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        (await nodes.wait_for(None)).set_result(_leased("0:1:1"))
+        await running
+        return nodes.takes
+
+    assert asyncio.run(run()) == [
+        ("http://b", 2, True),
+        ("http://b", 3, False),
+        ("http://c", 2, True),
+        (None, 1, True),
+    ]
+
+
+@pytest.mark.parametrize(("more", "times"), [(0, 2), (1, 1)])
+def test_a_leader_has_more_if_its_answer_fills_half_of_the_bytes(
+    monkeypatch: pytest.MonkeyPatch, more: int, times: int
+) -> None:
+    answer = _leased("1:7:0")
+    monkeypatch.setattr(limits, "STREAM_ANSWER_BYTES_MAX", 2 * len(answer.body) + more)
+
+    async def run() -> list[tuple[str | None, int, bool]]:
+        nodes, running = _begun(max_messages=5)
+        for _ in range(times):
+            (await nodes.wait_for("http://b")).set_result(answer)
+        await nodes.wait_for("http://c")
+        running.cancel()
+        return nodes.takes
+
+    urls = [url for url, *_ in asyncio.run(run())]
+    assert urls == ["http://b"] * times + ["http://c"]
 
 
 def test_after_a_wait_those_that_have_messages_are_asked_alone() -> None:

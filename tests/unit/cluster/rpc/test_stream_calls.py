@@ -22,6 +22,7 @@ class Stream:
 
     disk = "its disk"
     received_s = 0.0
+    waiting_bytes = 0
 
     def __init__(self, deliver: Callable[[bytes], object]) -> None:
         self._deliver = deliver
@@ -238,6 +239,21 @@ def test_a_held_call_is_answered_when_there_is_news() -> None:
         world.news.set_result(None)
         assert await holding == b"a its disk /held "
         assert world.given_up == 0
+
+    run(test)
+
+
+def test_an_answer_is_taken_that_a_message_of_the_stream_can_hold_and_its_buffer() -> None:
+    async def test(world: World) -> None:
+        size_bytes = limits.RAFT_MESSAGE_BYTES_MAX // 2
+        assert world.b.takes("a", size_bytes)
+        assert not world.b.takes("a", size_bytes + 1)
+        assert not world.b.takes("c", 1)
+        world.to_a.waiting_bytes = limits.STREAM_ANSWERS_BYTES_MAX - size_bytes
+        assert world.b.takes("a", size_bytes)
+        world.to_a.waiting_bytes += 1
+        assert not world.b.takes("a", size_bytes)
+        assert world.b.takes("a", size_bytes - 1)
 
     run(test)
 
