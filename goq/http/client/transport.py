@@ -302,9 +302,11 @@ class ProtocolStream:
             while (connection := self._connection) is not None:
                 for chunk in connection.reader.take():
                     yield chunk
+                if connection.reader.chunks:
+                    continue  # they arrived, perhaps with the end, while the last were processed
                 if connection.reader.complete:
                     self._finish(reuse=connection.reader.keep_alive)
-                elif not connection.reader.chunks:  # none arrived while the last were processed
+                else:
                     await connection.receive(self._timeouts.read_s)
         finally:
             self._finish(reuse=False)

@@ -97,6 +97,22 @@ def test_a_stream_ends_at_its_limit_and_leases_no_more(cluster: RunningCluster, 
         eventually(lambda node=node: _open_streams(node) == 0)
 
 
+def test_a_stream_with_a_limit_hands_over_each_message_at_its_first_attempt(
+    cluster: RunningCluster, topic: str
+) -> None:
+    """Its nodes' streams end with the message, so its bytes come together with their end."""
+    for number in range(90):
+        node = cluster.nodes[number % 3]
+        messages = [{"value": "v", "partition": number // 3 % 6}]
+        node.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+        with _stream(node, topic, limit=1, max_in_flight=1) as stream:
+            message = stream.message()
+            assert stream.rest() == b""
+        assert message["attempt"] == 1
+        settled = node.call("POST", _path(topic, "ack"), {"receipts": [message["receipt"]]})
+        assert settled == {"settled": 1, "failed": []}
+
+
 def test_a_mistake_is_refused(cluster: RunningCluster, topic: str) -> None:
     for body in ({"max_in_flight": 0}, {"limit": 0}, {"visibility": 0}, {"consumer": "c" * 1000}):
         for node in cluster.nodes:

@@ -25,8 +25,8 @@ from goq.http.client.http1 import ClientRequest, RequestTimeouts, encode_head, p
 from goq.http.client.response_reader import ResponseHeaders
 from goq.http.client.socket_transport import SocketTransport
 from goq.http.client.transport import ProtocolTransport
-from tests.support.client.scripted_server import ScriptedServer, ok
-from tests.support.eventually import eventually
+from tests.support.client.scripted_server import HELD, ScriptedServer, ok
+from tests.support.eventually import eventually, until
 
 
 def get(url: str, method: str = "GET", body: bytes = b"", **timeouts: float) -> ClientRequest:
@@ -115,6 +115,41 @@ def test_every_framing_of_a_body_is_read(
         assert session.ask(server.url)[2] == body
         assert session.ask(server.url)[2] == b"again"
         session.close()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b"2\r\nde\r\n0\r\n\r\n",
+        b"1\r\nd\r\n1\r\ne\r\n0\r\n\r\n",
+        b"2\r\nde\r\n",
+    ],
+    ids=["last", "last two", "cut"],
+)
+def test_what_comes_while_a_piece_is_looked_at_is_read_too(end: bytes) -> None:
+    begin = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+    is_whole = end.endswith(b"0\r\n\r\n")
+    found = bytearray()
+
+    async def scenario(server: ScriptedServer) -> None:
+        transport = ProtocolTransport(1)
+        response = await transport.stream(get(server.url))
+        [connection] = transport._busy
+        try:
+            async for chunk in response:
+                found.extend(chunk)
+                server.hold.set()
+                await until(lambda: connection.reader.complete or connection.failure)
+        finally:
+            await transport.aclose()
+
+    with ScriptedServer([[begin, HELD, end, None]]) as server:
+        if is_whole:
+            asyncio.run(scenario(server))
+        else:
+            with pytest.raises(ReadError):
+                asyncio.run(scenario(server))
+    assert found == b"abcde"
 
 
 def test_a_large_body_passes_both_ways(session: Session) -> None:

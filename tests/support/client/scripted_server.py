@@ -10,6 +10,9 @@ from collections.abc import Sequence
 Step = bytes | None
 """Bytes to send, or None to close the connection."""
 
+HELD = b"(held)"
+"""A step that waits until the test sets :attr:`ScriptedServer.hold`."""
+
 
 class ScriptedServer:
     """Plays one script a connection; each part of a script answers one request."""
@@ -56,7 +59,10 @@ class ScriptedServer:
                 for step in steps:
                     if step is None:
                         return
-                    connection.sendall(step)
+                    if step is HELD:
+                        self.hold.wait()
+                    else:
+                        connection.sendall(step)
             self._read(connection)
 
     @staticmethod
