@@ -65,14 +65,14 @@ def test_an_answer_has_no_more_bytes_than_a_nodes_own(cluster: RunningCluster, t
     assert len(first) + len(rest) == 6
 
 
-@pytest.mark.parametrize("size_bytes", [1_500_000, 3_000_000, 5_000_000, 8_000_000])
+@pytest.mark.parametrize("size_bytes", [1_500_000, 4_500_000])
 def test_a_message_of_any_size_comes_through_any_node_at_its_first_attempt(
     cluster: RunningCluster, topic: str, size_bytes: int
 ) -> None:
     for number, leader in list(enumerate(cluster.leaders(topic)))[:3]:
         node = next(each for each in cluster.nodes if each is not cluster.by_name[str(leader)])
         _publish(cluster, topic, [number], value="x" * size_bytes)
-        (message,) = _receive(node, topic, max_messages=1)
+        (message,) = _receive(node, topic, max_messages=1, wait="20s")
         assert (message["partition"], message["attempt"]) == (number, 1)
         assert len(message["value"]) == size_bytes
         assert _settle(node, topic, [message])["settled"] == 1
