@@ -37,6 +37,12 @@ def test_texts_that_look_like_a_cursor_are_none(text: str) -> None:
     assert raised.value.field == "cursor"
 
 
+def test_an_offset_that_no_message_can_have_is_refused() -> None:
+    assert read_cursor(write_cursor({1: 2**63 - 1})) == {1: 2**63 - 1}
+    with pytest.raises(InvalidInput):
+        read_cursor(write_cursor({1: 2**63}))
+
+
 def test_a_partition_that_no_topic_has_is_refused() -> None:
     assert read_cursor(write_cursor({limits.PARTITIONS_PER_TOPIC_MAX - 1: 5}))
     with pytest.raises(InvalidInput):
