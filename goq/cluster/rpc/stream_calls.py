@@ -14,7 +14,8 @@ up: the other node carries it out no further, and answers all the same.
 
 A stream keeps its order, so a call may wait behind pushes, or for a peer that is silent. Then the
 calls that follow go over HTTP until it is answered. A call whose stream ends may have been carried
-out. At most ``limits.STREAM_CALLS_MAX`` calls wait on a stream; those beyond go over HTTP.
+out. At most ``limits.STREAM_CALLS_MAX`` calls wait on a stream, at most half of them held ones;
+those beyond go over HTTP.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class StreamCalls:
             or len(body) > limits.STREAM_CALL_BYTES_MAX
             or not stream.has_room
             or not has_stream_calls(self._state())
-            or (is_held and not has_held_calls(self._state()))
+            or (is_held and not (stream.may_hold and has_held_calls(self._state())))
         ):
             return None
         number = stream.send(path, body, wait_ms / 1000, is_held=is_held)
@@ -184,6 +185,11 @@ class _StreamOfCalls:
         now_s = asyncio.get_running_loop().time()
         is_overdue = any(due_s < now_s for due_s, _ in self._waiting.values())
         return not is_overdue and len(self._waiting) < limits.STREAM_CALLS_MAX
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether one more call may be held: half of the room is for those answered at once."""
+        return len(self._waiting) < limits.STREAM_CALLS_MAX // 2
 
     def send(self, path: str, body: bytes, wait_s: float, *, is_held: bool) -> int | None:
         """Send a call; return its number, or None if the stream takes nothing."""

@@ -258,6 +258,21 @@ def test_an_answer_is_taken_that_a_message_of_the_stream_can_hold_and_its_buffer
     run(test)
 
 
+def test_held_calls_leave_half_of_the_room_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STREAM_CALLS_MAX", 4)
+
+    async def test(world: World) -> None:
+        holding = [asyncio.ensure_future(world.hold()) for _ in range(2)]
+        await until(lambda: world.begun == 2)
+        assert await world.hold() is None
+        assert await world.call() is not None
+        world.news.set_result(None)
+        assert None not in await asyncio.gather(*holding)
+        assert await world.hold() is not None
+
+    run(test)
+
+
 def test_only_held_calls_are_given_up() -> None:
     async def test(world: World) -> None:
         calling = asyncio.ensure_future(world.call("/held"))
@@ -284,13 +299,13 @@ def test_an_answered_call_leaves_nothing_behind() -> None:
 def test_a_held_call_that_is_given_up_ends_at_the_other_node_too_and_leaves_room_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "STREAM_CALLS_MAX", 1)
+    monkeypatch.setattr(limits, "STREAM_CALLS_MAX", 2)
 
     async def test(world: World) -> None:
         for number in range(3):
             holding = asyncio.ensure_future(world.hold())
             await until(lambda number=number: world.begun == number + 1)
-            assert await world.call() is None
+            assert await world.hold() is None
             await world.give_up(holding)
             await until(lambda number=number: world.given_up == number + 1)
             await until(lambda number=number: len(world.to_a.sent) == 2 * number + 1)
