@@ -233,11 +233,13 @@ class OffsetSet:
         return self.floor, full, partial
 
     def restore(self, full: Iterable[tuple[int, int]], partial: Iterable[Partial]) -> None:
-        """Add what :meth:`encode` returned above the floor, which the set has already."""
+        """Add what :meth:`encode` returned; the set may have another floor."""
         for first, last in full:
             self.add(first * _CHUNK, last * _CHUNK)
         for number, bitmap in partial:
             self._chunks[number] = self._chunks.get(number, 0) | int.from_bytes(bitmap, "little")
+        if self._chunks:
+            self._absorb()
 
     def _absorb(self) -> None:
         """Raise the floor over the offsets that follow it without a hole."""

@@ -80,6 +80,15 @@ def test_what_is_encoded_is_restored(floor: int, steps: list[tuple[str, int, int
     assert restored.count(0, LAST + 1) == len(plain)
 
 
+def test_a_set_whose_floor_is_higher_has_no_hole_there_once_the_rest_is_restored() -> None:
+    for end in (200, 9000):
+        offsets = OffsetSet(100)
+        offsets.add(120, end)
+        restored = OffsetSet(150)
+        restored.restore(*offsets.encode()[1:])
+        assert (restored.floor, list(restored.missing(0, end + 1))) == (end, [(end, end + 1)])
+
+
 def test_a_set_without_holes_keeps_nothing() -> None:
     offsets = OffsetSet()
     for start in range(0, 10_000_000, 1000):
