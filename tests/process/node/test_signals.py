@@ -38,7 +38,9 @@ class ConfiguredNode:
         os.kill(self.process.pid, number)
 
     def records(self) -> list[dict[str, str]]:
-        return [json.loads(line) for line in self.process.log.read_text().splitlines()]
+        """The records that are written as a whole: a long one reaches the file in pieces."""
+        lines = self.process.log.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def told(self, part: str) -> bool:
         return any(part in record["message"] for record in self.records())
