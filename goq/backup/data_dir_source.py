@@ -44,7 +44,8 @@ from goq.storage.log.recovery_point import (
     read_durable_end,
     read_journal_mark,
 )
-from goq.storage.log.segment import Segment, list_segments
+from goq.storage.log.segment import Segment
+from goq.storage.log.segment_files import list_segments
 from goq.storage.node_db import FILE_NAME as DB_NAME
 from goq.storage.node_db import NodeDb, TopicRow
 from goq.storage.scanner import BadRegion, Scanner

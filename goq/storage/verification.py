@@ -20,7 +20,8 @@ from goq.storage.disk import Disk
 from goq.storage.journal.journal import JOURNAL_DIR
 from goq.storage.journal.piece import ScannedPiece, journal_damage, scan_pieces, told_damage
 from goq.storage.log.recovery_point import DurableEnd, read_durable_end
-from goq.storage.log.segment import Segment, is_listed, list_segments
+from goq.storage.log.segment import Segment
+from goq.storage.log.segment_files import is_listed, list_segments
 from goq.storage.node_db import FILE_NAME, LOG_NAMES, NodeDb, SegmentRow, TopicRow
 from goq.storage.scanner import Damage, ScannedFrame, Scanner
 

@@ -30,7 +30,7 @@ from goq.storage.column_index.rows import rows_of
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.segment import is_listed
+from goq.storage.log.segment_files import is_listed
 from goq.storage.node_db import LOG_NAMES, PartitionManifest
 
 NOTHING_KNOWN = PartitionManifest()

@@ -10,7 +10,7 @@ import msgspec
 
 from goq.errors import InvalidFrame
 from goq.storage.disk import Disk
-from goq.storage.log.segment import list_segments
+from goq.storage.log.segment_files import list_segments
 from goq.storage.scanner import ScannedFrame, Scanner
 
 if TYPE_CHECKING:  # a standalone node has reports, and no replicas

@@ -26,7 +26,8 @@ from goq.frame.slice import remove_all_rows, remove_rows, removed_run
 from goq.frame.view import FrameView
 from goq.storage.compaction.cleaner import OffsetMap, plan_removal
 from goq.storage.disk import Disk, File
-from goq.storage.log.segment import Segment, remove_merge_markers
+from goq.storage.log.segment import Segment
+from goq.storage.log.segment_files import remove_merge_markers
 from goq.storage.log.sparse_index import TIME_US_MAX, TIME_US_MIN, IndexEntry, SparseIndex
 from goq.storage.scanner import BadRegion, Scanner
 

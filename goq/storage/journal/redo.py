@@ -16,7 +16,8 @@ from pathlib import Path
 from goq.storage.disk import Disk
 from goq.storage.journal.record import JournalEntry
 from goq.storage.log.recovery_point import NO_MARK, DurableEnd, JournalMark, RecoveryPoint
-from goq.storage.log.segment import Segment, list_segments
+from goq.storage.log.segment import Segment
+from goq.storage.log.segment_files import list_segments
 
 MarkedEntry = tuple[JournalMark, JournalEntry]
 

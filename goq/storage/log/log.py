@@ -28,8 +28,10 @@ from goq.storage.journal.record import ENTRY_BYTES, EncodedEntry, encode_entry
 from goq.storage.log.reader import LogReader
 from goq.storage.log.recovery import RecoveredLog, recover
 from goq.storage.log.recovery_point import NO_MARK, Checkpoint, DurableEnd, JournalMark
-from goq.storage.log.segment import RewriteHistory, Segment, WriteBatch
+from goq.storage.log.rewrite_history import RewriteHistory
+from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import IndexEntry
+from goq.storage.log.write_batch import WriteBatch
 from goq.storage.scanner import Damage
 
 _OFFSET_MAX = 2**63 - 1

@@ -23,7 +23,8 @@ from goq.storage.log.recovery_point import (
     JournalMark,
     RecoveryPoint,
 )
-from goq.storage.log.segment import Segment, list_segments, remove_leftovers
+from goq.storage.log.segment import Segment
+from goq.storage.log.segment_files import list_segments, remove_leftovers
 from goq.storage.log.sparse_index import IndexEntry
 from goq.storage.scanner import BadRegion, Damage, Scanner
 

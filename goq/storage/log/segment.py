@@ -8,29 +8,17 @@ again, as ``00000000000000045678.1.log``. The highest generation present is the 
 generation gets its name only when it is complete and durable. It may also hold the segments that
 followed: then an empty file beside it, ``00000000000000045678.1.merged-00000000000000091234``, says
 up to which offset, until their own files are gone.
-
-:class:`WriteBatch` holds the frames of one group commit. The log's owner fills and commits a batch;
-any one thread writes it in between. A batch lies in one segment: a log rolls only between batches.
 """
 
 from __future__ import annotations
 
-import re
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 
-from goq import limits
-from goq.frame.header import HEADER_BYTES, FrameHeader, stamp
-from goq.frame.view import FrameView
-from goq.storage.column_index.block import LastFrame, last_frame
-from goq.storage.column_index.file import SUFFIX as COLUMNS_SUFFIX
-from goq.storage.column_index.rows import COLUMN_ATTRIBUTES, FrameRows, read_frames
+from goq.frame.header import FrameHeader
 from goq.storage.column_index.segment_columns import SegmentColumns
 from goq.storage.disk import Disk
-from goq.storage.log.recovery_point import DurableEnd
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
 from goq.storage.scanner import ScannedFrame, Scanner, is_medium_error
 
@@ -38,15 +26,8 @@ SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 KEYS_SUFFIX = ".keys"
 SPANS_SUFFIX = ".spans"
-_NAME_DIGITS = 20
-_GENERATION_DIGITS = 9
-_NAME = re.compile(
-    rf"([0-9]{{{_NAME_DIGITS}}})(?:\.([1-9][0-9]{{0,{_GENERATION_DIGITS - 1}}}))?(\..*)"
-)
-_SUFFIXES = (SUFFIX, INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
-_TEMP_SUFFIX = ".new"
-_MERGED = re.compile(rf"\.merged-([0-9]{{{_NAME_DIGITS}}})")
-_OFFSET_MAX = 2**63 - 1
+NAME_DIGITS = 20
+TEMP_SUFFIX = ".new"
 
 
 class Segment:
@@ -62,7 +43,7 @@ class Segment:
         self.base_offset = base_offset
         self.generation = generation
         infix = f".{generation}" if generation else ""
-        self.path = directory / f"{base_offset:0{_NAME_DIGITS}d}{infix}{SUFFIX}"
+        self.path = directory / f"{base_offset:0{NAME_DIGITS}d}{infix}{SUFFIX}"
         self.size_bytes = 0
         self.end_offset = base_offset
         self.index: SparseIndex | None = None
@@ -243,12 +224,12 @@ class Segment:
     @property
     def temp_path(self) -> Path:
         """Path where a new generation is written until it is complete."""
-        return self.path.with_name(self.path.name + _TEMP_SUFFIX)
+        return self.path.with_name(self.path.name + TEMP_SUFFIX)
 
     @property
     def merged_path(self) -> Path:
         """The file that says up to where the segment holds others too, while theirs are there."""
-        return self.path.with_suffix(f".merged-{self.end_offset:0{_NAME_DIGITS}d}")
+        return self.path.with_suffix(f".merged-{self.end_offset:0{NAME_DIGITS}d}")
 
     def remove(self, disk: Disk) -> None:
         """Delete the segment's files, the log last: the other files are useless without it."""
@@ -256,216 +237,3 @@ class Segment:
         for suffix in (SPANS_SUFFIX, KEYS_SUFFIX, INDEX_SUFFIX):
             disk.remove(self.path.with_suffix(suffix))
         disk.remove(self.path)
-
-
-def list_segments(disk: Disk, directory: Path, names: Sequence[str] | None = None) -> list[Segment]:
-    """Return the segments in a directory by base offset, the newest generation of each.
-
-    ``names`` are those in the directory, if they are known.
-
-    Sizes are those of the files. Files with other names do not belong to the log.
-    """
-    names = disk.names(directory) if names is None else names
-    segments = [Segment(directory, *each) for each in _newest_generations(names).items()]
-    try:
-        for segment in segments:
-            segment.size_bytes = disk.size(segment.path)
-    except FileNotFoundError:
-        if disk.names(directory) == list(names):
-            raise
-        return list_segments(disk, directory)  # a running node has rewritten or deleted one
-    for segment, after in pairwise(segments):
-        segment.end_offset = after.base_offset
-    return segments
-
-
-def remove_leftovers(disk: Disk, directory: Path) -> list[str]:
-    """Delete files that an interrupted rewrite or merge left behind.
-
-    Return the names of all other files.
-    """
-    names = disk.names(directory)
-    removed, markers = set[str](), list[str]()
-    newest = _newest_generations(names)
-    merged = _merged_ranges(names, newest)
-    for name, base_offset, generation, suffix in _parse_names(names):
-        is_old = newest.get(base_offset, generation) != generation or any(
-            start < base_offset < end for start, end in merged
-        )
-        is_temporary = suffix == SUFFIX + _TEMP_SUFFIX
-        if is_temporary or (is_old and suffix.removesuffix(_TEMP_SUFFIX) in _SUFFIXES):
-            disk.remove(directory / name)
-            removed.add(name)
-        elif _MERGED.fullmatch(suffix.removesuffix(_TEMP_SUFFIX)):
-            markers.append(name)
-    for name in markers:  # only now: with one of the segments left, it would be a contradiction
-        disk.remove(directory / name)
-        removed.add(name)
-    return [name for name in names if name not in removed]
-
-
-def remove_merge_markers(disk: Disk, segment: Segment) -> None:
-    """Remove what says that a generation holds other segments, before it gets its name.
-
-    A merge that failed may have left it, and it would count for another file of that name.
-    """
-    directory = segment.path.parent
-    for name, base_offset, generation, suffix in _parse_names(disk.names(directory)):
-        is_own = (base_offset, generation) == (segment.base_offset, segment.generation)
-        if is_own and _MERGED.fullmatch(suffix):
-            disk.remove(directory / name)
-
-
-def is_listed(disk: Disk, segments: Sequence[Segment], base_offset: int, end_offset: int) -> bool:
-    """Return whether a segment is among others, or was merged into one of them.
-
-    Reads the index of that one.
-    """
-    number = bisect_right(segments, base_offset, key=lambda s: s.base_offset) - 1
-    if number < 0:
-        return False
-    found = segments[number]
-    if found.base_offset == base_offset:
-        return True
-    return found.generation > 0 and found.load_index(disk).last().offset >= end_offset
-
-
-def _newest_generations(names: Iterable[str]) -> dict[int, int]:
-    """Return the newest generation of each segment, by rising base offset."""
-    found: dict[int, int] = {}
-    for _, base_offset, generation, suffix in _parse_names(names):
-        if suffix == SUFFIX:
-            found[base_offset] = max(generation, found.get(base_offset, 0))
-    for start, end in _merged_ranges(names, found):
-        for base_offset in [each for each in found if start < each < end]:
-            del found[base_offset]
-    return dict(sorted(found.items()))
-
-
-def _merged_ranges(names: Iterable[str], newest: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Return the ranges of offsets whose segments were merged into the first one of them."""
-    return [
-        (base_offset, int(end[1]))
-        for _, base_offset, generation, suffix in _parse_names(names)
-        if (end := _MERGED.fullmatch(suffix)) and newest.get(base_offset, 0) >= generation
-    ]
-
-
-def _parse_names(names: Iterable[str]) -> Iterator[tuple[str, int, int, str]]:
-    """Yield the names of segment files, with base offset, generation and suffix."""
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match and int(match[1]) <= _OFFSET_MAX:
-            yield name, int(match[1]), int(match[2] or 0), match[3]
-
-
-class RewriteHistory:
-    """Segments that were replaced by a new generation since the log was opened.
-
-    ``count`` is their number. A follower that copies one part of a log before a rewrite and the
-    rest after it may keep a message that a later one superseded, and miss the later one too. The
-    log cleaner removed each at a different time. The history shows where that can have happened.
-    """
-
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        ends = [segment.end_offset for segment in segments if segment.generation]
-        self.count = 0
-        self._ends = [(0, max(ends, default=0))]  # counts rise, and end offsets fall
-
-    def record(self, segment: Segment) -> None:
-        """Record that a segment is being replaced."""
-        self.count += 1
-        while self._ends and self._ends[-1][1] <= segment.end_offset:
-            self._ends.pop()
-        self._ends.append((self.count, segment.end_offset))
-
-    def end_offset_since(self, number: int) -> int:
-        """Return the offset before which frames were rewritten after the first ``number`` rewrites.
-
-        With -1: at any time, also before the log was opened.
-        """
-        return next((end for count, end in self._ends if count > number), 0)
-
-
-class WriteBatch:
-    """Frames to be appended to ``segment``, stamped with their offsets."""
-
-    def __init__(
-        self, segment: Segment, *, segment_bytes: int, rolls_from: Segment | None = None
-    ) -> None:
-        self.segment = segment
-        self.rolls_from = rolls_from
-        self.start_position = segment.size_bytes
-        self.start_offset = segment.end_offset
-        self.end_position = segment.size_bytes
-        self.size_bytes = 0
-        """Bytes that the batch adds to the log."""
-        self.end_offset = segment.end_offset
-        self.time_us = segment.time_us
-        self.first_time_us: int | None = None
-        self.buffers: list[bytes | memoryview] = []
-        self.entries: list[IndexEntry] = []
-        self.rows: FrameRows = None, None
-        """Column rows of its frames, set by :meth:`read_columns`."""
-        self._with_columns: list[tuple[FrameHeader, int]] = []  # with the index in the buffers
-        room = segment_bytes - segment.size_bytes
-        self._bytes_max = min(max(room, 0), limits.COMMIT_BATCH_BYTES_MAX)
-
-    @property
-    def durable_end(self) -> DurableEnd:
-        """The durable end of the log once the batch is synced."""
-        return DurableEnd(self.segment.base_offset, self.end_position, self.end_offset)
-
-    def has_room_for(self, frame_bytes: int) -> bool:
-        """Return whether another frame fits; the first always does."""
-        return not self.buffers or self.size_bytes + frame_bytes <= self._bytes_max
-
-    def add(
-        self, header: FrameHeader, body: memoryview, *, append_time_us: int, leader_epoch: int
-    ) -> int:
-        """Stamp a frame with the next offset, and return that offset."""
-        offset = self.end_offset
-        stamped = stamp(
-            header, base_offset=offset, append_time_us=append_time_us, leader_epoch=leader_epoch
-        )
-        if header.attributes & COLUMN_ATTRIBUTES:
-            self._with_columns.append((stamped, len(self.buffers)))
-        self.buffers += (stamped.pack(), body)
-        self.end_offset = offset + header.message_count
-        frame_bytes = HEADER_BYTES + len(body)
-        self.end_position += frame_bytes
-        self.size_bytes += frame_bytes
-        if append_time_us > self.time_us:
-            self.time_us = append_time_us
-        if self.first_time_us is None:
-            self.first_time_us = append_time_us
-        self.entries.append(
-            IndexEntry(
-                self.end_offset, self.end_position, self.time_us, append_time_us, append_time_us
-            )
-        )
-        return offset
-
-    def frames(self) -> list[FrameView]:
-        """Return copies of the frames, as they will be read from the log."""
-        return [
-            FrameView.parse(b"".join(self.buffers[place : place + 2]))
-            for place in range(0, len(self.buffers), 2)
-        ]
-
-    def read_columns(self) -> None:
-        """Read the columns of the frames that have any; runs on the writing thread."""
-        if not self._with_columns:
-            return
-        self.rows = read_frames(
-            [
-                FrameView(stamped, memoryview(b"".join(self.buffers[place : place + 2])))
-                for stamped, place in self._with_columns
-            ]
-        )
-
-    @property
-    def last_frame(self) -> LastFrame:
-        """Position and CRCs of the batch's last frame."""
-        header, body = self.buffers[-2:]
-        return last_frame(self.end_position - len(header) - len(body), header)

@@ -11,7 +11,7 @@ from goq import limits
 from goq.cluster.replication.archive_sync import is_covered
 from goq.config.topic import TopicSettings
 from goq.frame.view import FrameView
-from goq.storage.log.segment import list_segments
+from goq.storage.log.segment_files import list_segments
 from tests.support.cluster.replication.loop import SimExecutor
 from tests.support.cluster.replication.retention import (
     FOLDER,

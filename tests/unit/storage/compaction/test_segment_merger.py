@@ -12,7 +12,8 @@ from goq.frame.encoder import Columns, encode_frame
 from goq.storage.compaction.cleaner import CleanerCheckpoint
 from goq.storage.compaction.segment_merger import merge_segments, mergeable, remove_merged
 from goq.storage.log.log import Log
-from goq.storage.log.segment import Segment, is_listed
+from goq.storage.log.segment import Segment
+from goq.storage.log.segment_files import is_listed
 from goq.storage.verification import verify_log
 from tests.support.storage.compaction import (
     CONFIG,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from goq.storage.log.segment import RewriteHistory, Segment
+from goq.storage.log.rewrite_history import RewriteHistory
+from goq.storage.log.segment import Segment
 
 
 def segment(end_offset: int, generation: int = 0) -> Segment:
