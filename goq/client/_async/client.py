@@ -142,9 +142,11 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
 
     async def aclose(self) -> None:
         """Close all connections; open consume loops return their unyielded messages first."""
-        for consumer in list(self._consumers):
-            await consumer.aclose()
-        await self._http.aclose()
+        try:
+            for consumer in list(self._consumers):
+                await consumer.aclose()
+        finally:
+            await self._http.aclose()
 
     async def publish(
         self,

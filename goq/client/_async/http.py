@@ -92,6 +92,12 @@ class Http:
         for transport in self._transports.values():
             transport.finish()
 
+    def abort(self) -> None:
+        """Break all connections, without a wait."""
+        self._closed = True
+        for transport in self._transports.values():
+            transport.abort()
+
     async def aclose(self) -> None:
         """Close all connections."""
         self._closed = True

@@ -137,25 +137,40 @@ class ReceiveWorkers:
             self.channel.fail(error)
 
     async def aclose(self) -> None:
-        """Stop receiving. Messages that the node had sent are in the buffer then."""
+        """Stop receiving. Messages that the node had sent are in the buffer then.
+
+        Interrupted itself, it breaks the connections, and the node releases the leases.
+        """
         self.channel.close()
-        if self._receiving is not None:
-            for stream in self.open_streams():
-                await stream.end()
-                self._forget(stream)
-            self._receiving.finish()
-            give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
+        try:
+            if self._receiving is not None:
+                await self._finish(self._receiving)
             for worker in self._workers:
-                await worker.wait(max(0.0, give_up_at_s - time.monotonic()))
-            await self._receiving.aclose()
-        for worker in self._workers:
-            await worker.stop()
-        for stream in self.open_streams():  # that began meanwhile
-            self._forget(stream)
+                await worker.stop()
+        except BaseException:
+            if self._receiving is not None:
+                self._receiving.abort()
+            for worker in self._workers:
+                worker.cancel()
+            raise
+        finally:
+            for stream in self.open_streams():
+                self._forget(stream)
+            if self._arrivals is not None:
+                self._arrivals.stop()
         for topic in self._polled:
             await self._leave(topic)
-        if self._arrivals is not None:
-            self._arrivals.stop()
+
+    async def _finish(self, http: Http) -> None:
+        """End the streams and long polls, and read what the node sent before."""
+        for stream in self.open_streams():
+            await stream.end()
+            self._forget(stream)
+        http.finish()
+        give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
+        for worker in self._workers:
+            await worker.wait(max(0.0, give_up_at_s - time.monotonic()))
+        await http.aclose()
 
     async def _leave(self, topic: str) -> None:
         """Leave the group: without a stream nothing else tells the node that the loop has ended."""

@@ -61,9 +61,13 @@ class Worker:
         """Wait until the work has returned, or for ``timeout`` seconds."""
         await asyncio.wait([self._task], timeout=timeout)
 
+    def cancel(self) -> None:
+        """Cancel the work where it waits."""
+        self._task.cancel()
+
     async def stop(self) -> None:
         """Cancel the work where it waits; return when it has ended."""
-        self._task.cancel()
+        self.cancel()
         await asyncio.wait([self._task])
 
 

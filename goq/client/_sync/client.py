@@ -143,9 +143,11 @@ class Client(LogClient, SettlementClient, Admin):
 
     def close(self) -> None:
         """Close all connections; open consume loops return their unyielded messages first."""
-        for consumer in list(self._consumers):
-            consumer.close()
-        self._http.close()
+        try:
+            for consumer in list(self._consumers):
+                consumer.close()
+        finally:
+            self._http.close()
 
     def publish(
         self,

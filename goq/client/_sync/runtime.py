@@ -66,6 +66,9 @@ class Worker:
         """Wait until the work has returned, or for ``timeout`` seconds."""
         self._thread.join(timeout)
 
+    def cancel(self) -> None:
+        """Do nothing: the caller has ended the waits of the work, and the thread ends by itself."""
+
     def stop(self) -> None:
         """Wait for the end of the work. The caller has ended its waits before: a thread cannot."""
         self._thread.join()

@@ -213,9 +213,11 @@ class SocketTransport:
         """
         self._end(socket.SHUT_WR)
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Close idle connections and break those in use."""
         self._end(socket.SHUT_RDWR)
+
+    close = abort
 
     def abandon(self) -> None:
         """Close a forked child's copies of its parent's connections.

@@ -204,12 +204,16 @@ class ProtocolTransport:
         for connection in self._busy:
             connection.end_sending()
 
-    async def aclose(self) -> None:
-        """Close idle connections and break those in use."""
+    def abort(self) -> None:
+        """Close idle connections and break those in use; the event loop closes the sockets."""
         self._closed = True
         self._close_idle()
         for connection in list(self._busy):
             connection.fail(ReadError("the client is closed"))
+
+    async def aclose(self) -> None:
+        """Close idle connections and break those in use."""
+        self.abort()
         await asyncio.sleep(0)  # lets the event loop close the sockets
 
     def abandon(self) -> None:
@@ -258,6 +262,9 @@ class ProtocolTransport:
             raise ConnectTimeout("the connection took too long") from error
         except OSError as error:
             raise ConnectError(str(error)) from error
+        if self._closed:  # meanwhile: a request sent now would be answered to nobody
+            connection.close()
+            raise ConnectError("the client is closed")
         self._busy.add(connection)
         return connection
 

@@ -263,6 +263,25 @@ def test_a_closed_transport_connects_no_more(session: Session) -> None:
             session.ask(server.url)
 
 
+@pytest.mark.parametrize("ends", [ProtocolTransport.finish, ProtocolTransport.abort])
+def test_a_transport_that_is_closed_while_it_connects_sends_nothing(
+    ends: Callable[[ProtocolTransport], None],
+) -> None:
+    with ScriptedServer([[ok()]]) as server:
+
+        async def scenario() -> None:
+            transport = ProtocolTransport(1)
+            asking = asyncio.create_task(transport.fetch(get(server.url)))
+            await asyncio.sleep(0)
+            ends(transport)
+            with pytest.raises(ConnectError, match="closed"):
+                await asking
+            await asyncio.to_thread(eventually, lambda: server.connections == 1)
+
+        asyncio.run(scenario())
+        assert not server.requests
+
+
 def test_connections_are_bounded_in_number() -> None:
     with ScriptedServer([[]]) as server:
 
