@@ -175,7 +175,6 @@ class ClusterBootstrap:
             member.streams.call,
             RpcClient(name, member.secret, self._create_connections(2), member.disk_id.id),
             member.streams.is_alive,
-            member.streams.takes,
             _RELAYED_CALLS,
             self._tls,
         )

@@ -37,7 +37,6 @@ class NodeRoutes:
         call_over_stream: StreamCall,
         probes: RpcClient,
         is_alive: Callable[[str], bool],
-        takes_answer: Callable[[str, int], bool],
         relayed: frozenset[str],
         tls: PeerTls,
     ) -> None:
@@ -49,7 +48,7 @@ class NodeRoutes:
         self.relay_server = RelayServer(
             proxy, self.links, state, call, relayed, probes.signed_headers
         )
-        self.request_server = StreamedRequestServer(takes_answer)
+        self.request_server = StreamedRequestServer()
         self._probes = probes
 
     def handlers(self) -> dict[str, RpcHandler]:

@@ -22,7 +22,7 @@ import msgspec
 from goq import limits
 from goq.access.rule import Principal
 from goq.cluster.forwarding.http_proxy import passed_on
-from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
+from goq.cluster.rpc.server import CALL_PREFIX, RefusableBody, ResponseBody, RpcHandler
 from goq.errors import InvalidFrame, InvalidInput, NotLeader, RouteNotFound, TimedOut
 from goq.http.message import PRINCIPAL, Handler, Item, Request, Response
 
@@ -104,13 +104,9 @@ class StreamedRequests:
 
 
 class StreamedRequestServer:
-    """Answers the requests that other nodes send over their streams.
+    """Answers the requests that other nodes send over their streams."""
 
-    ``takes`` returns whether the stream with a node takes an answer of a size.
-    """
-
-    def __init__(self, takes: Callable[[str, int], bool]) -> None:
-        self._takes = takes
+    def __init__(self) -> None:
         self._handle: Handler | None = None
         self._find: Callable[[str], Principal] | None = None
 
@@ -126,11 +122,10 @@ class StreamedRequestServer:
         """Return the handlers by path."""
         return {REQUEST: self.handle_request}
 
-    async def handle_request(self, node: str, body: bytes) -> list[bytes | memoryview]:
+    async def handle_request(self, node: str, body: bytes) -> ResponseBody:
         """Answer a request; raise ``NotLeader`` if this node cannot yet, and as the sender's check.
 
-        Raises ``TimedOut`` if it is not known what was done, and ``RouteNotFound`` for an answer
-        that the stream does not take.
+        Raises ``TimedOut`` if it is not known what was done.
         """
         try:
             asked = _decode_asked(body)
@@ -162,7 +157,4 @@ class StreamedRequestServer:
             b"".join(pieces),  # type: ignore[arg-type]
         )
         data = _encode(answered)
-        if response.on_refused is not None and not self._takes(node, len(data)):
-            response.on_refused()
-            raise RouteNotFound("the stream does not take this answer: ask over HTTP")
-        return [data]
+        return [data] if response.on_refused is None else RefusableBody([data], response.on_refused)

@@ -52,6 +52,17 @@ AUTHENTICATION_HEADERS = frozenset(
 )
 
 
+class RefusableBody(list[bytes | memoryview]):
+    """An answer that holds something for its caller, as leases.
+
+    Where it cannot be sent, ``on_refused`` gives that back, and the caller asks in another way.
+    """
+
+    def __init__(self, pieces: Sequence[bytes | memoryview], on_refused: Callable[[], None]):
+        super().__init__(pieces)
+        self.on_refused = on_refused
+
+
 class RpcResponse(NamedTuple):
     """An HTTP response to a call; the signature is one of the headers."""
 

@@ -30,8 +30,8 @@ from goq.broker.runtime.tasks import Tasks
 from goq.cluster.metadata.features import has_held_calls, has_stream_calls
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.replication.push.protocol import PeerStream
-from goq.cluster.rpc.server import ResponseBody, error_body, error_of
-from goq.errors import InvalidFrame, TimedOut, Unavailable
+from goq.cluster.rpc.server import RefusableBody, ResponseBody, error_body, error_of
+from goq.errors import InvalidFrame, RouteNotFound, TimedOut, Unavailable
 
 CALL_KIND: Final = 5
 ANSWER_KIND: Final = 6
@@ -86,13 +86,6 @@ class StreamCalls:
             return False
         silent_s = asyncio.get_running_loop().time() - stream.stream.received_s
         return silent_s < 1.5 * limits.PUSH_STREAM_CHECK_S
-
-    def takes(self, node: str, size_bytes: int) -> bool:
-        """Return whether an answer of such a size would be sent to a node now."""
-        stream = self._streams.get(node)
-        if stream is None or size_bytes > limits.RAFT_MESSAGE_BYTES_MAX // 2:
-            return False
-        return stream.stream.waiting_bytes + size_bytes <= limits.STREAM_ANSWERS_BYTES_MAX
 
     async def call(
         self, node: str, path: str, body: bytes, wait_ms: int, *, is_held: bool = False
@@ -234,7 +227,21 @@ class _StreamOfCalls:
         self._answering -= 1
         self.held.pop(number, None)
         status, body = self.answers.pop(number, _NO_ANSWER)
-        self.stream.send(b"".join((_ANSWER.pack(ANSWER_KIND, number, status), *body)))
+        if isinstance(body, RefusableBody):
+            if self._takes(sum(map(len, body))) and self._send_answer(number, status, body):
+                return
+            body.on_refused()
+            status, body = _NOT_TAKEN
+        self._send_answer(number, status, body)
+
+    def _takes(self, size_bytes: int) -> bool:
+        """Return whether an answer that can be refused is sent: pushes must not wait for long."""
+        if size_bytes > limits.RAFT_MESSAGE_BYTES_MAX // 2:
+            return False
+        return self.stream.waiting_bytes + size_bytes <= limits.STREAM_ANSWERS_BYTES_MAX
+
+    def _send_answer(self, number: int, status: int, body: ResponseBody) -> bool:
+        return self.stream.send(b"".join((_ANSWER.pack(ANSWER_KIND, number, status), *body)))
 
     def on_answer(self, data: bytes) -> None:
         """Finish a call, unless it was given up."""
@@ -256,6 +263,10 @@ class _StreamOfCalls:
 
 
 _NO_ANSWER = Unavailable.http_status, error_body(Unavailable("this node starts or stops"))
+_NOT_TAKEN = (
+    RouteNotFound.http_status,
+    error_body(RouteNotFound("the stream does not take this answer: ask over HTTP")),
+)
 
 
 def _decoded_call(data: bytes) -> tuple[int, str, bytes]:

@@ -15,6 +15,7 @@ from goq.cluster.forwarding.streamed_requests import (
     StreamedRequests,
     StreamedRequestServer,
 )
+from goq.cluster.rpc.server import RefusableBody, ResponseBody
 from goq.errors import (
     GoqError,
     InvalidFrame,
@@ -38,15 +39,10 @@ class Node:
     """The node that answers, with ``response``; it keeps the requests."""
 
     def __init__(self, response: Response | None = None, *, asks_for_tokens: bool = True) -> None:
-        self.answer_bytes_max = 1000
-        self.server = StreamedRequestServer(self._takes)
+        self.server = StreamedRequestServer()
         self.server.attach(self._handle, find if asks_for_tokens else None)
         self.requests: list[Request] = []
         self.response = response or Response(200, b"{}")
-
-    def _takes(self, node: str, size_bytes: int) -> bool:
-        assert node == "a"
-        return size_bytes <= self.answer_bytes_max
 
     async def _handle(self, request: Request) -> Response:
         self.requests.append(request)
@@ -59,6 +55,10 @@ class Node:
         assert wait_ms > 10_000
         assert not is_held
         return b"".join(await self.server.handlers()[path]("a", body))
+
+    def answer(self) -> ResponseBody:
+        asked = msgspec.msgpack.encode(("POST", "/", "", {}, None, "", b""))
+        return asyncio.run(self.server.handle_request("a", asked))
 
     def ask(self, request: Request) -> Response | None:
         return asyncio.run(StreamedRequests(self.call).ask("b", request))
@@ -123,22 +123,28 @@ def test_what_no_stream_carries_or_an_earlier_version_does_not_know_goes_over_ht
     assert asyncio.run(StreamedRequests(call).ask("b", Request("POST", "/"))) is None
 
 
-def test_what_a_too_large_answer_holds_is_given_back_before_the_request_goes_over_http() -> None:
+def test_only_an_answer_that_holds_something_can_be_refused() -> None:
     given_back: list[bool] = []
     response = Response(200, bytes(900))
-    response.on_refused = lambda: given_back.append(True)
     node = Node(response)
-    assert node.ask(Request("POST", "/")) is not None
+    assert not isinstance(node.answer(), RefusableBody)  # what was done stays done
+    response.on_refused = lambda: given_back.append(True)
+    answer = node.answer()
+    assert isinstance(answer, RefusableBody)
     assert given_back == []
-    node.answer_bytes_max = 900
-    assert node.ask(Request("POST", "/")) is None
+    answer.on_refused()
     assert given_back == [True]
-    response.on_refused = None  # what was done stays done, and its answer is needed
-    assert node.ask(Request("POST", "/")) is not None
+
+
+def test_a_refused_answer_is_asked_for_over_http() -> None:
+    async def call(*_asked: object, **_options: object) -> bytes | None:
+        raise RouteNotFound("the stream does not take this answer")
+
+    assert asyncio.run(StreamedRequests(call).ask("b", Request("POST", "/"))) is None
 
 
 def test_a_bug_of_the_other_node_leaves_the_outcome_unknown() -> None:
-    server = StreamedRequestServer(lambda _node, _size_bytes: True)
+    server = StreamedRequestServer()
 
     def handle(_request: Request) -> Awaitable[Response]:
         raise ZeroDivisionError
@@ -172,7 +178,7 @@ def test_a_stream_of_a_handler_is_closed_and_refused() -> None:
 
 def test_a_node_that_starts_did_nothing_and_garbage_is_refused() -> None:
     node = Node()
-    node.server = StreamedRequestServer(lambda _node, _size_bytes: True)
+    node.server = StreamedRequestServer()
     with pytest.raises(NotLeader):
         node.ask(Request("POST", "/"))
     for body in (b"", b"\xc1", msgspec.msgpack.encode(["POST"]), msgspec.msgpack.encode([1] * 7)):

@@ -11,10 +11,12 @@ import pytest
 from goq import limits
 from goq.cluster.metadata.features import HELD_CALLS_LEVEL, STREAM_CALLS_LEVEL
 from goq.cluster.metadata.state import ClusterSettings, Features, MetadataState
-from goq.cluster.rpc.server import ResponseBody, error_body
+from goq.cluster.rpc.server import RefusableBody, ResponseBody, error_body
 from goq.cluster.rpc.stream_calls import ANSWER_KIND, CALL_KIND, GIVE_UP_KIND, StreamCalls
-from goq.errors import Conflict, InvalidFrame, TimedOut, Unavailable
+from goq.errors import Conflict, InvalidFrame, RouteNotFound, TimedOut, Unavailable
 from tests.support.eventually import until
+
+ANSWER_HEAD_BYTES = 11
 
 
 class Stream:
@@ -28,6 +30,8 @@ class Stream:
         self._deliver = deliver
         self.is_full = False
         self.is_held = False
+        self.is_counted = False
+        """Whether what is held counts as waiting."""
         self.held: list[bytes] = []
         self.sent: list[bytes] = []
 
@@ -36,6 +40,8 @@ class Stream:
             return False
         self.held.append(data)
         self.sent.append(data)
+        if self.is_counted:
+            self.waiting_bytes += len(data) - ANSWER_HEAD_BYTES
         if not self.is_held:
             self.release()
         return True
@@ -57,6 +63,7 @@ class World:
         state = MetadataState(1, {}, {}, {}, ClusterSettings(3, 2), features=features)
         self.a, self.b = StreamCalls(lambda: state), StreamCalls(lambda: state)
         self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.given_back = 0
         self.begun = self.given_up = 0
         """How many calls wait for the news, or have; how many of them were given up."""
         self.to_b = Stream(lambda data: self.b.receive("a", data))
@@ -72,6 +79,8 @@ class World:
             return 409, error_body(Conflict("not now"))
         if path == "/broken":
             raise RuntimeError("a fault of the program")
+        if path == "/receive":
+            return 200, RefusableBody([bytes(int(body))], self._give_back)
         if path == "/held":
             self.begun += 1
             try:
@@ -83,6 +92,12 @@ class World:
 
     async def call(self, path: str = "/p", body: bytes = b"body", wait_ms: int = 0) -> bytes | None:
         return await self.a.call("b", path, body, wait_ms)
+
+    def _give_back(self) -> None:
+        self.given_back += 1
+
+    async def receive(self, size_bytes: int) -> bytes | None:
+        return await self.call("/receive", b"%d" % size_bytes)
 
     async def hold(self) -> bytes | None:
         return await self.a.call("b", "/held", b"", 60_000, is_held=True)
@@ -243,17 +258,49 @@ def test_a_held_call_is_answered_when_there_is_news() -> None:
     run(test)
 
 
-def test_an_answer_is_taken_that_a_message_of_the_stream_can_hold_and_its_buffer() -> None:
+@pytest.mark.parametrize("beside_bytes", [0, limits.MIB])
+def test_an_answer_is_sent_that_a_message_of_the_stream_can_hold_and_its_buffer(
+    beside_bytes: int,
+) -> None:
+    room_bytes = limits.RAFT_MESSAGE_BYTES_MAX // 2
+
     async def test(world: World) -> None:
-        size_bytes = limits.RAFT_MESSAGE_BYTES_MAX // 2
-        assert world.b.takes("a", size_bytes)
-        assert not world.b.takes("a", size_bytes + 1)
-        assert not world.b.takes("c", 1)
-        world.to_a.waiting_bytes = limits.STREAM_ANSWERS_BYTES_MAX - size_bytes
-        assert world.b.takes("a", size_bytes)
-        world.to_a.waiting_bytes += 1
-        assert not world.b.takes("a", size_bytes)
-        assert world.b.takes("a", size_bytes - 1)
+        world.to_a.waiting_bytes = limits.STREAM_ANSWERS_BYTES_MAX - room_bytes + beside_bytes
+        left_bytes = room_bytes - beside_bytes
+        assert len(await world.receive(left_bytes) or b"") == left_bytes
+        assert world.given_back == 0
+        with pytest.raises(RouteNotFound, match="over HTTP"):
+            await world.receive(left_bytes + 1)
+        assert world.given_back == 1
+
+    run(test)
+
+
+def test_a_large_message_is_refused_also_where_nothing_waits() -> None:
+    async def test(world: World) -> None:
+        with pytest.raises(RouteNotFound):
+            await world.receive(limits.RAFT_MESSAGE_BYTES_MAX // 2 + 1)
+        assert world.given_back == 1
+
+    run(test)
+
+
+def test_what_answers_hold_is_given_back_when_others_fill_the_stream_or_it_ends() -> None:
+    async def test(world: World) -> None:
+        room = limits.STREAM_ANSWERS_BYTES_MAX // 4
+        world.to_a.is_counted = world.to_a.is_held = True
+        asking = [asyncio.ensure_future(world.receive(room)) for _ in range(6)]
+        await until(lambda: len(world.to_a.sent) == 6)
+        world.to_a.release()
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert [type(each) for each in answers] == 4 * [bytes] + 2 * [RouteNotFound]
+        assert world.given_back == 2
+        world.to_a.waiting_bytes, world.to_a.is_full = 0, True
+        lost = asyncio.ensure_future(world.receive(1))
+        await until(lambda: world.given_back == 3)
+        world.a.on_stream_close("b")
+        with pytest.raises(TimedOut):
+            await lost
 
     run(test)
 
@@ -358,7 +405,7 @@ def test_held_calls_end_with_their_stream_and_others_are_carried_out_in_full() -
         other.cancel()
         await asyncio.sleep(0.01)
         assert world.given_up == 0
-        world.to_a.is_full = True
+        world.to_a.waiting_bytes, world.to_a.is_full = 0, True
         world.b.on_stream_close("a")
         await until(lambda: world.given_up == 1)
         world.a.on_stream_close("b")
