@@ -26,6 +26,10 @@ OFFLINE: Final = "goq-internal-offline"
 """Response header, between nodes: why an answer without messages may lack some, URL-encoded."""
 BYTES_MAX: Final = "goq-internal-bytes-max"
 """Request header, between nodes: the maximum size of the answer."""
+MERGED_STREAM: Final = "goq-internal-merged-stream"
+"""Request header, between nodes: the client's stream that a stream is to be a part of."""
+REOPENED: Final = "goq-internal-reopened"
+"""Request header, between nodes: that this node had a part of the client's stream before."""
 Document = dict[str, Any]
 TopicOf = Callable[[Sequence[str]], str | None]
 """Returns the topic whose leaders answer, from the path parameters; ``None`` for all nodes."""

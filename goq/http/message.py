@@ -42,24 +42,50 @@ CreateProtocol: TypeAlias = Callable[[], asyncio.Protocol]
 """Creates the protocol that a connection changes to."""
 
 
-class LiveStream(AsyncIterator[Item]):
-    """A stream that may be idle for a long time and then sends ``heartbeat``.
+class OwnedStream(AsyncIterator[Item]):
+    """The items of a generator, and what has to be closed with it.
 
-    Each side thereby notices when the other has gone without closing.
+    A generator that never began ignores that it is closed; ``close`` is called all the same.
     """
 
-    __slots__ = ("_items", "heartbeat")
+    __slots__ = ("_close", "_items")
 
-    def __init__(self, items: AsyncGenerator[Item, None], heartbeat: bytes) -> None:
+    def __init__(
+        self,
+        items: AsyncGenerator[Item, None],
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._items = items
-        self.heartbeat = heartbeat
+        self._close = close
 
     def __anext__(self) -> Awaitable[Item]:
         return self._items.__anext__()
 
     async def aclose(self) -> None:
         """End the stream."""
-        await self._items.aclose()
+        try:
+            await self._items.aclose()
+        finally:
+            if self._close is not None:
+                await self._close()
+
+
+class LiveStream(OwnedStream):
+    """A stream that may be idle for a long time and then sends ``heartbeat``.
+
+    Each side thereby notices when the other has gone without closing.
+    """
+
+    __slots__ = ("heartbeat",)
+
+    def __init__(
+        self,
+        items: AsyncGenerator[Item, None],
+        heartbeat: bytes,
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(items, close)
+        self.heartbeat = heartbeat
 
 
 class Request:

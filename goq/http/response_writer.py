@@ -11,7 +11,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
-from goq.errors import TooManyRequests
+from goq.errors import GoqError, TooManyRequests
 from goq.http.context import ServerContext, logger
 from goq.http.message import BytesLike, Item, LiveStream, Request, Response
 from goq.http.unsent_answers import LARGE_BYTES
@@ -111,6 +111,9 @@ class ResponseWriter:
             return True
         except TooManyRequests as error:
             self._shared.failure(error, request)  # logs it
+            return False
+        except GoqError as error:
+            logger.warning("stream ended: %r: %s", request, error)
             return False
         except Exception:
             logger.exception("stream failed: %r", request)

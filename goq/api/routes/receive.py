@@ -35,7 +35,14 @@ from goq.api.codec.request import (
 from goq.api.needs import CONSUME
 from goq.api.router import FRAMES, JSON, NDJSON, Parameter, Route
 from goq.api.routes.stream import StreamRoutes
-from goq.api.routing_policy import BYTES_MAX, OFFLINE, READY, CustomRouting
+from goq.api.routing_policy import (
+    BYTES_MAX,
+    MERGED_STREAM,
+    OFFLINE,
+    READY,
+    REOPENED,
+    CustomRouting,
+)
 from goq.api.schemas.groups import ReadyOut, Receive, ReceivedOut
 from goq.api.values import DURATION, integer
 from goq.api.views.principal_usage import PrincipalUsage
@@ -202,7 +209,14 @@ class ReceiveRoutes:
         await self._broker.group_admin.remember(topic, group)
         room = self._usage.in_flight_room(request.principal)
         options = PushStreamOptions(
-            asked.consumer, credit, asked.limit, chosen_ms, parse_session_id(request), room
+            asked.consumer,
+            credit,
+            asked.limit,
+            chosen_ms,
+            parse_session_id(request),
+            room,
+            request.headers.get(MERGED_STREAM, ""),
+            REOPENED in request.headers,
         )
         return self._streams.answer(PushStream(topic, group, options), frames=wants_frames(request))
 

@@ -60,11 +60,21 @@ class StreamRoutes:
         ]
 
     def answer(self, stream: PushStream, *, frames: bool) -> Response:
-        """Return the streaming answer."""
+        """Open a stream and return the streaming answer, which closes it.
+
+        Raises as :meth:`PushStreams.open` does.
+        """
+        streams = self._broker.streams
+        streams.open(stream)
+
+        async def close() -> None:
+            streams.close(stream)
+
         if frames:
-            live = LiveStream(self._frames(stream), b"".join(_framed(_no_deliveries(stream.topic))))
+            heartbeat = b"".join(_framed(_no_deliveries(stream.topic)))
+            live = LiveStream(self._frames(stream), heartbeat, close)
         else:
-            live = LiveStream(self._lines(stream), b"\n")
+            live = LiveStream(self._lines(stream), b"\n", close)
         headers = {STREAM_ID: stream.id, UNBUFFERED: "no"}
         return Response(200, live, FRAMES if frames else NDJSON, headers)
 
@@ -82,26 +92,17 @@ class StreamRoutes:
         return Response(204)
 
     async def _frames(self, stream: PushStream) -> AsyncGenerator[Item, None]:
-        # The first step opens the stream: an iterator that never started is never closed.
-        self._broker.streams.open(stream)
-        try:
-            while deliveries := await stream.next():
-                now_ms = self._broker.clock.wall_ms()
-                yield _framed(await deliveries_parts(stream.topic, deliveries, now_ms))
-        finally:
-            self._broker.streams.close(stream)
+        while deliveries := await stream.next():
+            now_ms = self._broker.clock.wall_ms()
+            yield _framed(await deliveries_parts(stream.topic, deliveries, now_ms))
 
     async def _lines(self, stream: PushStream) -> AsyncGenerator[Item, None]:
-        self._broker.streams.open(stream)
-        try:
-            while deliveries := await stream.next():
-                for delivery in deliveries:
-                    for piece in _pieces(stream.topic, delivery):
-                        if piece:
-                            yield piece
-                        await asyncio.sleep(0)  # there may be megabytes: yield to other requests
-        finally:
-            self._broker.streams.close(stream)
+        while deliveries := await stream.next():
+            for delivery in deliveries:
+                for piece in _pieces(stream.topic, delivery):
+                    if piece:
+                        yield piece
+                    await asyncio.sleep(0)  # there may be megabytes: yield to other requests
 
 
 def _no_deliveries(topic: Topic) -> list[BytesLike]:

@@ -15,7 +15,13 @@ from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.stream_credit import CreditAccount
 from goq.broker.topic.topic import Topic
 from goq.broker.topic.topic_leases import LeaseRoom, ReceiveRequest
-from goq.errors import GoqError, PartitionOffline, StreamNotFound, TooManyRequests
+from goq.errors import (
+    Conflict,
+    GoqError,
+    PartitionOffline,
+    StreamNotFound,
+    TooManyRequests,
+)
 
 CONNECTION_CLOSED: Final = "connection closed"
 _WAIT_MS: Final = 3_600_000  # then a stream joins the queue of waiters again
@@ -37,6 +43,10 @@ class PushStreamOptions(msgspec.Struct, frozen=True):
     session_id: str = ""
     """The client's loop, which opens one stream at a time; "" if the connection is the session."""
     room: LeaseRoom | None = None
+    merged_id: str = ""
+    """The client's stream at a node, perhaps another one, that this stream is a part of."""
+    is_reopened: bool = False
+    """Whether that had a part here before."""
 
 
 class PushStream:
@@ -51,6 +61,8 @@ class PushStream:
         self.id = secrets.token_hex(8)
         self.topic = topic
         self.group = group
+        self.merged_id = options.merged_id
+        self.is_reopened = options.is_reopened
         self.account = CreditAccount(options.credit, group, options.consumer)
         self.ended = False
         self._messages_left = options.messages_max
@@ -168,7 +180,8 @@ class PushStream:
     def grant(self, more: int, maximum: int | None = None) -> None:
         """Set the credit to ``maximum``, or to ``more`` than the messages in flight now.
 
-        A grant of more is a sign of life; a client may set a maximum for a caller that hangs.
+        A grant of more is a sign of life; a client may set a maximum for a caller that hangs. It
+        counts at once, also for a stream that waits for messages.
         """
         if maximum is None:
             self.topic.settler.on_grant(self.account)
@@ -208,10 +221,15 @@ class PushStreams:
             )
 
     def open(self, stream: PushStream) -> None:
-        """Register a stream; the caller must :meth:`close` it."""
+        """Register a stream; the caller must :meth:`close` it.
+
+        Raises ``Conflict`` if it is reopened for a client's stream whose session has a newer one.
+        """
+        older = self._by_session.get(stream.session)
+        if older is not None and stream.is_reopened and older.merged_id != stream.merged_id:
+            raise Conflict("the session of this stream has a newer one")
         stream.join()
         self._streams[stream.id] = stream
-        older = self._by_session.get(stream.session)
         self._by_session[stream.session] = stream
         stream.topic.credits.opened(stream.account)
         if older is not None:

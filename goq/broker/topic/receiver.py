@@ -79,6 +79,9 @@ class Receiver:
             if request.is_silent and self.has_members(group):
                 return []
             with self.presence(group, request.consumer, request.session_id) as queue:
+                if request.is_paused:
+                    self.waiters.wake(queue)  # the wake-up goes to the next waiter
+                    return []
                 try:
                     leased = await self._leases.lease_cached(group, request)
                 except BaseException:

@@ -65,6 +65,11 @@ class ReceiveRequest(msgspec.Struct, frozen=True):
         return self.room is None or self.room.left() > 0
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the stream may get no messages for now."""
+        return self.account is not None and self.account.room <= 0
+
+    @property
     def is_silent(self) -> bool:
         """Whether the consumer let a lease expire and has shown no life since."""
         return self.account is not None and self.account.expired_count > 0
@@ -78,7 +83,10 @@ class _Room(NamedTuple):
 
     @staticmethod
     def of(request: ReceiveRequest) -> _Room:
-        return _Room(request.messages_max, request.bytes_max)
+        messages = request.messages_max
+        if request.account is not None:  # its credit may have changed while it waited
+            messages = max(0, min(messages, request.account.room))
+        return _Room(messages, request.bytes_max)
 
     def less(self, leased: Iterable[LeasedPart]) -> _Room:
         messages, size_bytes = self
@@ -154,8 +162,8 @@ class TopicLeases:
         messages, size_bytes = left or _Room.of(request)
         if request.room is not None:
             messages = min(messages, request.room.left())
-            if messages <= 0:
-                return [], False
+        if messages <= 0:
+            return [], False
         leased: Leased = []
         failed: GoqError | OSError | None = None
         is_cut = is_paused = False

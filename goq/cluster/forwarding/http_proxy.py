@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from urllib.parse import quote
 
 from goq import limits
@@ -11,7 +11,7 @@ from goq.errors import NotLeader, TimedOut, Unavailable
 from goq.http.client.errors import TransportError
 from goq.http.client.http1 import ClientRequest, RequestTimeouts, encode_head
 from goq.http.client.transport import ProtocolStream
-from goq.http.message import LOCAL, Request, Response
+from goq.http.message import LOCAL, Item, OwnedStream, Request, Response
 
 _HOP_BY_HOP = frozenset(
     {
@@ -88,14 +88,13 @@ async def _response(answer: ProtocolStream) -> Response:
     content_type = answer.headers.get("content-type")
     if "content-length" in answer.headers or answer.status == 204:
         return Response(answer.status, await answer.read(), content_type, headers)
-    return Response(answer.status, _streamed(answer), content_type, headers)
+    body = OwnedStream(_chunks(answer), answer.aclose)
+    return Response(answer.status, body, content_type, headers)
 
 
-async def _streamed(answer: ProtocolStream) -> AsyncIterator[bytes]:
+async def _chunks(answer: ProtocolStream) -> AsyncGenerator[Item, None]:
     try:
         async for chunk in answer:
             yield chunk
     except TransportError as error:
         raise Unavailable(f"the node that streams this is gone ({error})") from None
-    finally:
-        await answer.aclose()

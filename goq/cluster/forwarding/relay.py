@@ -14,9 +14,9 @@ itself, and never relays further. It passes on two kinds, and both are signed:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import aclosing
-from typing import cast
+from functools import partial
 
 import msgspec
 
@@ -27,7 +27,7 @@ from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.peer_links import PeerLinks
 from goq.cluster.rpc.server import AUTHENTICATION_HEADERS, CALL_PREFIX, RpcHandler
 from goq.errors import InvalidFrame, NotAllowed, NotLeader, TimedOut, Unavailable
-from goq.http.message import PRINCIPAL, Item, Request, Response
+from goq.http.message import PRINCIPAL, Item, OwnedStream, Request, Response
 
 RELAY = "goq-internal-relay"
 RELAY_CALL = CALL_PREFIX + "relay"
@@ -178,34 +178,39 @@ async def _forward(
     proxy: HttpProxy, links: PeerLinks, node: str, url: str, request: Request
 ) -> Response:
     """Send a request to a node; give it up when the node is lost, and its stream, too."""
+    asked = asyncio.ensure_future(proxy.forward(url, request))
     try:
-        response = await links.unless_lost(node, proxy.forward(url, request))
+        response = await links.unless_lost(node, asked)
     except TimedOut as error:
         if request.method in ("GET", "HEAD"):
             raise Unavailable(error.detail, retry_after_ms=500) from None
         raise
-    if response.stream is not None:
-        return Response(
-            response.status,
-            _unless_lost(links, node, response.stream),
-            response.content_type,
-            response.headers,
-        )
-    return response
+    except asyncio.CancelledError:
+        if asked.done() and not asked.cancelled() and asked.exception() is None:
+            await _close(asked.result().stream)  # it came when nobody waited any more
+        raise
+    stream = response.stream
+    if stream is None:
+        return response
+    watched = OwnedStream(_unless_lost(links, node, stream), partial(_close, stream))
+    return Response(response.status, watched, response.content_type, response.headers)
 
 
 async def _unless_lost(
     links: PeerLinks, node: str, stream: AsyncIterator[Item]
 ) -> AsyncGenerator[Item, None]:
-    closing = aclosing(cast(AsyncGenerator[Item, None], stream))
-    async with closing:
-        while True:
-            try:
-                yield await links.unless_lost(node, anext(stream))
-            except StopAsyncIteration:
-                return
-            except TimedOut as error:
-                raise Unavailable(f"the stream of node {node} ends: {error.detail}") from None
+    while True:
+        try:
+            yield await links.unless_lost(node, anext(stream))
+        except StopAsyncIteration:
+            return
+        except TimedOut as error:
+            raise Unavailable(f"the stream of node {node} ends: {error.detail}") from None
+
+
+async def _close(stream: AsyncIterator[Item] | None) -> None:
+    if isinstance(stream, OwnedStream):
+        await stream.aclose()
 
 
 def _relayed_text(target: str, request: Request) -> str:

@@ -183,6 +183,27 @@ async def more_credit(_node: Node, reader: Reader) -> None:
     reader.stream.grant(2)
 
 
+@pytest.mark.parametrize("credit", [0, 2])
+def test_a_maximum_counts_at_once_for_a_stream_that_waits_and_another_gets_the_rest(
+    tmp_path: Path, credit: int
+) -> None:
+    async def test(node: Node) -> None:
+        waiting = node.open(100)
+        await until(lambda: node.topic.receiver.waiters.count(GROUP) == 1)
+        other = node.open(100, consumer="d")
+        await until(lambda: node.topic.receiver.waiters.count(GROUP) == 2)
+        waiting.stream.grant(0, credit)
+        values = [b"%d" % number for number in range(7)]
+        await node.publish(*values)
+        await waiting.got(*values[:credit])
+        await other.got(*values[credit:])
+        waiting.stream.grant(3)
+        await node.publish(b"7")
+        await until(lambda: len(waiting.values + other.values) == 8)
+
+    on_node(tmp_path, test, ordering="none")
+
+
 @pytest.mark.parametrize("name", SIGNS)
 def test_a_hung_consumer_gets_no_more_than_its_credit_until_it_shows_life(
     tmp_path: Path, name: str

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from goq.errors import InvalidInput
+from goq.errors import Conflict, InvalidInput
 from tests.support.broker.harness import leased
 from tests.support.broker.push_streams import GROUP, Node, Reader, expire, on_node
 from tests.support.eventually import until
@@ -27,6 +27,24 @@ def test_a_new_stream_of_a_session_takes_the_place_of_the_old_one(tmp_path: Path
         await node.publish(b"2")
         await new.got(b"0", b"1", b"2")
         other.stream.end()
+
+    on_node(tmp_path, test)
+
+
+def test_a_part_is_not_opened_again_once_its_session_has_another_stream(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        old = node.open(session_id="loop", merged_id="old")
+        again = node.open(session_id="loop", merged_id="old", is_reopened=True)
+        await old.ended()
+        new = node.open(session_id="loop", merged_id="new")
+        await again.ended()
+        with pytest.raises(Conflict, match="newer"):
+            node.open(session_id="loop", merged_id="old", is_reopened=True)
+        await node.publish(b"0")
+        await new.got(b"0")
+        assert len(node.broker.streams) == 1
+        await new.disconnect(node)
+        node.open(session_id="loop", merged_id="old", is_reopened=True)
 
     on_node(tmp_path, test)
 

@@ -288,7 +288,7 @@ def test_retries_that_were_passed_over_are_for_others_and_of_a_silent_consumer_f
         part = Part(0, 1)
         part.has_passed_over = True
         leases, woken = leases_of(part)
-        account: Any = SimpleNamespace(expired_count=expired)
+        account: Any = SimpleNamespace(expired_count=expired, room=10)
         receive(leases, request(account=account))
         (rule,) = part.rules
         assert (rule.consumer, rule.is_silent) == ("c", expired > 0)
