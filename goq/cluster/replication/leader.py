@@ -263,9 +263,9 @@ class LeaderReplica:
         for confirmation in settled:
             confirmation.then()
 
-    def set_in_sync(self, in_sync: Iterable[str], min_insync: int) -> None:
-        """Set the in-sync set that the cluster has decided on."""
-        self.progress.set_in_sync(in_sync, min_insync)
+    def set_in_sync(self, in_sync: Iterable[str], min_insync: int, *, is_decided: bool) -> None:
+        """Set the in-sync set that holds, and whether a change that was proposed is decided."""
+        self.progress.set_in_sync(in_sync, min_insync, is_decided=is_decided)
         self.on_bounds_change(self.key)
         self._announce_high_watermark()
         self._settle_confirmations()

@@ -305,11 +305,17 @@ class ReplicaProgress:
         """Note that a change of the in-sync set was proposed; until it is decided, both count."""
         self._proposed = frozenset(in_sync)
 
-    def set_in_sync(self, in_sync: Iterable[str], min_insync: int) -> None:
-        """Set the in-sync set that holds now, whichever node proposed it."""
+    def set_in_sync(
+        self, in_sync: Iterable[str], min_insync: int, *, is_decided: bool = True
+    ) -> None:
+        """Set the in-sync set that holds now, whichever node proposed it.
+
+        Unless the proposed change ``is_decided``, it may still come to hold: its members count on.
+        """
         self.in_sync = frozenset(in_sync)
         self.min_insync = min_insync
-        self._proposed = None
+        if is_decided:
+            self._proposed = None
         self._steady_until_ms = -math.inf
         self._advance()
 

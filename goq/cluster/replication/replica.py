@@ -38,7 +38,8 @@ _RETRY_S = 1.0
 class ReplicaAssignment(NamedTuple):
     """The part of a partition's metadata that its replicas need.
 
-    ``leader`` is None while no node can lead. ``version`` rises with every change of any of this.
+    ``leader`` is None while no node can lead. ``version`` rises when leader, replicas or the
+    in-sync set change, but not with the cluster's ``min_insync`` or a node's incarnation.
     ``damaged`` replicas are known to have bad frames. ``incarnations`` are those of the replicas'
     nodes, in their order. ``restarted`` replicas are in sync but have not fetched since their
     restart.
@@ -242,7 +243,8 @@ class Replica:
     async def _change(self, wanted: ReplicaAssignment | None) -> None:
         before = self.assignment
         if wanted is not None and before is not None and _is_same_leadership(before, wanted):
-            self.on_in_sync_decided(wanted)
+            # Of the same version, as with another min_insync, a proposal can still be accepted.
+            self._adopt_in_sync(wanted, is_decided=wanted.version > self._decided_version)
             return
         if self.as_follower is not None and before is not None and before.leader is not None:
             wrote_last = self.as_follower.position.epochs.events == before.leader_epoch
@@ -352,17 +354,21 @@ class Replica:
         self._is_open_to_clients = True
 
     def on_in_sync_decided(self, assignment: ReplicaAssignment) -> None:
-        """Adopt the in-sync set that the cluster decided on, if it is of this leadership.
+        """Adopt the in-sync set that holds once a proposal is decided, if it is of this leadership.
 
         It may arrive before the rest of the metadata, and an older one after it.
         """
+        self._adopt_in_sync(assignment, is_decided=True)
+
+    def _adopt_in_sync(self, assignment: ReplicaAssignment, *, is_decided: bool) -> None:
         leader = self.as_leader
         if leader is None or assignment.version < self._decided_version:
             return
         if (assignment.leader, assignment.leader_epoch) == (self._host.name, leader.leader_epoch):
             self._decided_version = assignment.version
             _set_replicas(leader.progress, assignment, self._host.now_ms())
-            leader.set_in_sync(assignment.in_sync, assignment.min_insync)
+            in_sync, min_insync = assignment.in_sync, assignment.min_insync
+            leader.set_in_sync(in_sync, min_insync, is_decided=is_decided)
 
     def reopen(self, failure: Exception | None = None) -> None:
         """Close and open everything again, because the last write was lost to the disk.

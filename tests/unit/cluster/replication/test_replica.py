@@ -230,6 +230,39 @@ def test_a_leader_counts_a_replica_that_came_with_a_decision_on_the_in_sync_set(
     asyncio.run(run())
 
 
+def test_a_replica_that_may_be_in_sync_already_counts_until_that_is_decided(tmp_path: Path) -> None:
+    """The cluster's ``min_insync`` changes while the in-sync set grows: of the same version."""
+    logs = open_logs(tmp_path, RealDisk(), TopicSettings())
+    append(logs.messages, [frame_of([b"v"])])
+    _close(logs)
+
+    async def run() -> None:
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, _LeadingHost(may_renew=True))
+        both, all_three = ("n1", "n2"), ("n1", "n2", "n3")
+        before = ReplicaAssignment("n1", 1, both, all_three, 1, 1)
+        replica.assign(before)
+        await until(lambda: replica.as_leader is not None)
+        leader = replica.as_leader
+        assert leader is not None
+        progress = leader.progress
+        progress.begin_change(all_three)
+        replica.assign(before._replace(min_insync=2))
+        await until(lambda: progress.min_insync == 2)
+        progress.on_fetch("n2", LogOffsets(1, 0), 1)
+        assert progress.high_watermark.messages == 0, "n3 may be elected, and lacks it"
+        replica.on_in_sync_decided(before._replace(min_insync=2))
+        assert progress.high_watermark.messages == 1
+        progress.begin_change(all_three)
+        replica.assign(before._replace(in_sync=all_three, version=2))
+        await until(lambda: progress.in_sync == {*all_three})
+        replica.assign(before._replace(version=3))
+        await until(lambda: progress.in_sync == {*both})
+        assert progress.electable == {"n2"}, "the change of version 1 cannot be accepted any more"
+        await replica.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("may_renew", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_leader_whose_disk_failed_waits_for_another_epoch_once_all_nodes_know_how(
