@@ -74,8 +74,8 @@ def test_a_clock_that_is_set_back_counts_at_once(tmp_path: Path) -> None:
 def test_a_clock_that_jumps_again_is_held_from_then_on(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.read()
-    for days in (1, 2):
-        machine.clock.jump_ms(DAY_MS)
+    for step, days in ((1, 1), (1, 2), (-1, 1)):
+        machine.clock.jump_ms(step * DAY_MS)
         assert machine.read() == days * DAY_MS
         assert machine.run(20 * HOUR_MS) == days * DAY_MS
 
@@ -93,7 +93,39 @@ def test_a_jump_is_noticed_over_a_restart(tmp_path: Path, boots: bool) -> None:
     assert machine.run(25 * HOUR_MS) == 0
 
 
-@pytest.mark.parametrize("stored", [b"", b"nonsense", b"1 2 3"])
+@pytest.mark.parametrize("boots", [False, True])
+def test_the_hours_are_added_up_that_a_machine_runs_between_its_stops(
+    tmp_path: Path, boots: bool
+) -> None:
+    machine = Machine(tmp_path)
+    machine.run(3 * HOUR_MS)
+    machine.clock.jump_ms(2 * DAY_MS)
+    behind_ms = []
+    for _ in range(6):
+        behind_ms.append(machine.run(10 * HOUR_MS))
+        if boots:
+            machine.reboot(off_ms=14 * HOUR_MS)
+        else:
+            machine.start()
+    assert behind_ms[1] > 2 * DAY_MS - HOUR_MS
+    assert 0 in behind_ms[2:4], "an hour at each stop may be lost"
+    assert behind_ms[-1] == 0, "also after the jumps of more nights"
+
+
+def test_a_clock_that_jumps_again_while_the_node_runs_is_held_anew_though_it_was_restarted(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(tmp_path)
+    machine.read()
+    machine.clock.jump_ms(DAY_MS)
+    machine.run(20 * HOUR_MS)
+    machine.start()
+    machine.run(HOUR_MS)
+    machine.clock.jump_ms(DAY_MS)
+    assert machine.run(20 * HOUR_MS) >= 2 * DAY_MS
+
+
+@pytest.mark.parametrize("stored", [b"", b"nonsense", b"1 2 3 4"])
 def test_a_reading_that_cannot_be_read_counts_as_none(tmp_path: Path, stored: bytes) -> None:
     (tmp_path / "clock").write_bytes(stored)
     assert Machine(tmp_path).read() == 0
