@@ -114,6 +114,7 @@ class StreamCalls:
             async with asyncio.timeout((limits.RPC_TIMEOUT_MS + wait_ms) / 1000):
                 status, answer = await answering
         except TimeoutError:
+            stream.forget(number)
             raise TimedOut(f"node {node} does not answer over the stream") from None
         finally:
             if is_held and answering.cancelled():
@@ -200,6 +201,10 @@ class _StreamOfCalls:
     def answer_to(self, number: int) -> asyncio.Future[tuple[int, bytes]]:
         """Return the status and the answer of a call that was sent."""
         return self._waiting[number][1]
+
+    def forget(self, number: int) -> None:
+        """Wait no more for the answer to a call; the next call tries whether others come."""
+        self._waiting.pop(number, None)
 
     def give_up(self, number: int) -> None:
         """Tell the other node that nobody waits for a call; then its answer is due at once."""

@@ -305,6 +305,22 @@ def test_what_answers_hold_is_given_back_when_others_fill_the_stream_or_it_ends(
     run(test)
 
 
+def test_after_an_answer_that_never_came_the_stream_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RPC_TIMEOUT_MS", 10)
+    monkeypatch.setattr(limits, "STREAM_CALL_PATIENCE_S", 0.001)
+
+    async def test(world: World) -> None:
+        world.to_a.is_full = True
+        with pytest.raises(TimedOut, match="does not answer"):
+            await world.call()
+        world.to_a.is_full = False
+        assert await world.call() is not None
+
+    run(test)
+
+
 def test_held_calls_leave_half_of_the_room_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STREAM_CALLS_MAX", 4)
 
