@@ -8,8 +8,9 @@ memory of the system at least, so a killed process and every reader need no jour
 Invariants:
 
 - A record is synced before its commit returns. Order within a log is order in the journal.
-- A piece is free again only when the segments have all it holds, synced. Pieces become free in
-  order. Without a free piece there is no room, and callers sync their segments themselves.
+- A piece is free again only when the segments have all it holds, synced, and the recovery points
+  say so, synced. Pieces become free in order. Without a free piece there is no room, and callers
+  sync their segments themselves.
 - A failed write or sync ends its piece, and the logs of its record until they are opened again.
   Other logs go on in another piece, under a new id: so the failed record never counts later.
 - Damage costs the records that it hits, and is told. It keeps no log from opening.
@@ -67,10 +68,10 @@ class JournaledLog(Protocol):
 
     @property
     def synced_mark(self) -> JournalMark:
-        """The mark up to which the segments have everything, synced."""
+        """The mark up to which segments and recovery point have everything, synced."""
 
     def sync_journaled(self) -> None:
-        """Sync what was committed through the journal. Raises ``OSError``."""
+        """Sync these for what was committed through the journal. Raises ``OSError``."""
 
 
 class _Commit:

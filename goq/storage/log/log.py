@@ -13,6 +13,7 @@ opened again.
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,8 +74,11 @@ class Log:
         self._file: File = disk.open(self.active.path)
         self._journal = journal
         self._journal_path = "" if journal is None else journal.path_of(directory)
-        self._last_mark = self.synced_mark = found.recovery_point.journal_mark
+        self._last_mark = found.recovery_point.journal_mark
+        self._written_end = found.recovery_point.durable  # of complete batches, synced or not
         self._is_unsynced = False  # it has frames that neither a sync nor the journal covers
+        self._is_closed = False
+        self._sync_lock = threading.RLock()  # of the file's identity and of the recovery point
         if journal is not None:
             journal.attach(directory, self)
 
@@ -140,6 +144,11 @@ class Log:
     def size_bytes(self) -> int:
         """Size of all segments."""
         return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def synced_mark(self) -> JournalMark:
+        """The mark up to which segments and recovery point have everything, synced."""
+        return self._recovery_point.synced_mark
 
     @property
     def damage(self) -> list[Damage]:
@@ -254,23 +263,36 @@ class Log:
             batch.rows = batch.segment.columns.number(batch.rows)
 
     def sync_journaled(self) -> None:
-        """Sync what was committed through the journal; any thread may call. Raises ``OSError``."""
-        if self.failed:
-            raise OSError(errno.EIO, self.failed)
-        mark, file = self._last_mark, self._file
-        try:
-            file.sync()
-        except OSError as error:
-            if self._file is not file:  # rolled meanwhile: it was synced then
+        """Make what was committed through the journal durable without it. Raises ``OSError``.
+
+        First the segment, then the recovery point: when the journal gives up the records, bad bytes
+        in their frames are damage, and no torn tail. Any thread may call.
+        """
+        with self._sync_lock:
+            if self.failed:
+                raise OSError(errno.EIO, self.failed)
+            if self._is_closed:  # which synced all
                 return
-            self._fail(error)
-            raise
-        self.synced_mark = max(self.synced_mark, mark)
+            mark, end = self._last_mark, self._written_end
+            try:
+                self._file.sync()
+            except OSError as error:
+                self._fail(error)
+                raise
+            try:
+                self._recovery_point.journal_mark = mark
+                self._recovery_point.durable = max(self._recovery_point.durable, end)
+                self._recovery_point.sync()
+            except OSError as error:
+                if not is_temporary(error):
+                    self._fail(error)
+                raise
 
     def _append(self, batch: WriteBatch) -> None:
         if self._file.size_bytes != batch.start_position:
             raise OSError(errno.EIO, "the file does not end where the log does")
         self._file.append(batch.buffers)
+        self._written_end = batch.durable_end
 
     def _roll(self, batch: WriteBatch) -> None:
         """Seal the active segment, fully durable, and create the batch's segment.
@@ -282,14 +304,15 @@ class Log:
         self._sync(DurableEnd(sealed.base_offset, sealed.size_bytes, sealed.end_offset))
         self._save_index(sealed, sealed.size_bytes, sealed.end_offset)
         file = self._disk.open(segment.path)
-        self._file.close()
-        self._file = file
-        try:
-            place = (segment.base_offset, 0, segment.base_offset)
-            self._recovery_point.durable = DurableEnd(*place)
-            self._recovery_point.take_checkpoint(Checkpoint(*place, sealed.time_us))
-        except OSError as error:
-            raise self._fail(error) from error
+        with self._sync_lock:
+            self._file.close()
+            self._file = file
+            try:
+                place = (segment.base_offset, 0, segment.base_offset)
+                self._recovery_point.durable = DurableEnd(*place)
+                self._recovery_point.take_checkpoint(Checkpoint(*place, sealed.time_us))
+            except OSError as error:
+                raise self._fail(error) from error
         segment.index = segment.index_up_to(self._disk, 0, time_before_us=sealed.time_us)
         if sealed.columns is not None:
             sealed.columns.flush()
@@ -297,12 +320,13 @@ class Log:
         self._rolled = segment
 
     def _sync(self, durable: DurableEnd) -> None:
-        try:
-            self._file.sync()
-            self._recovery_point.journal_mark = self.synced_mark = self._last_mark
-            self._recovery_point.advance(durable)
-        except OSError as error:
-            raise self._fail(error) from error
+        with self._sync_lock:
+            try:
+                self._file.sync()
+                self._recovery_point.journal_mark = self._last_mark
+                self._recovery_point.advance(durable)
+            except OSError as error:
+                raise self._fail(error) from error
         self._is_unsynced = False
 
     def _fail(self, error: OSError) -> StorageFailed:
@@ -319,7 +343,8 @@ class Log:
         try:
             self._save_index(segment, position, offset)
             place = (segment.base_offset, position, offset)
-            self._recovery_point.take_checkpoint(Checkpoint(*place, segment.time_us))
+            with self._sync_lock:
+                self._recovery_point.take_checkpoint(Checkpoint(*place, segment.time_us))
         except OSError as error:
             if is_temporary(error):
                 return
@@ -431,6 +456,10 @@ class Log:
         """
         if offset >= self.end_offset:
             return self.end_offset
+        with self._sync_lock:
+            return self._truncate(offset)
+
+    def _truncate(self, offset: int) -> int:
         self.sync()  # the new durable end may come after bytes that were never synced; the journal
         # mark passes all records of what is cut off
         segment, position, end_offset = self.reader.locate_cut(max(offset, self.start_offset))
@@ -440,7 +469,7 @@ class Log:
         index = segment.index_up_to(self._disk, position, time_before_us=time_before_us)
         place = (segment.base_offset, position, end_offset)
         try:
-            self._recovery_point.durable = DurableEnd(*place)
+            self._recovery_point.durable = self._written_end = DurableEnd(*place)
             self._recovery_point.take_checkpoint(Checkpoint(*place, index.last().time_us))
             for after in reversed(dropped):
                 after.remove(self._disk)
@@ -485,10 +514,12 @@ class Log:
                 self.sync()
                 self._checkpoint(self.active, self.active.size_bytes, self.end_offset)
         finally:
+            with self._sync_lock:
+                self._is_closed = True
+                self._file.close()
+                self._recovery_point.close()
             if self._journal is not None:
                 self._journal.detach(self.directory, self)
-            self._file.close()
-            self._recovery_point.close()
 
 
 def _keep_columns(disk: Disk, segments: Sequence[Segment]) -> None:

@@ -62,7 +62,7 @@ def recover(
         if recovery_point.journal_mark > journal_mark:  # of a journal that is gone
             recovery_point.journal_mark = journal_mark
             recovery_point.sync()
-        recovery_point.journal_mark = journal_mark
+        recovery_point.journal_mark = recovery_point.synced_mark = journal_mark
     except BaseException:
         recovery_point.close()
         raise

@@ -9,15 +9,17 @@ acknowledged, and may be cut off. Bad bytes before it were acknowledged, and mus
     journal mark (journal id, record) 2 x u64 · CRC32C u32 of slot and mark before it
 
 ``durable`` is written after each sync of the log, before any acknowledgement. It is itself synced
-only with each checkpoint. So it is exact after a killed process, and a power cut may set it back to
-the last checkpoint. Frames between the two are then judged by their CRC alone. Sound frames stay,
-so no acknowledged frame is lost unless the disk also damaged it in the moments since.
+only with each checkpoint, and before the journal gives up records. So it is exact after a killed
+process, and a power cut may set it back to the last of these. Frames between the two are then
+judged by their CRC alone. Sound frames stay, so no acknowledged frame is lost unless the disk also
+damaged it in the moments since.
 
 ``checkpoint`` is where recovery starts to scan. The segment's index reaches at least that far.
 
-Frames that are committed through the journal of the node do not move the durable end: the journal
-has them. The *journal mark* is a record of the journal. The segments have, synced, what this log
-committed up to it; older records do not count for this log.
+Frames that are committed through the journal of the node do not move the durable end while the
+journal has them. Before it gives them up, the segment is synced, and then the recovery point, whose
+durable end is behind them. The *journal mark* is a record of the journal. The segments have,
+synced, what this log committed up to it; older records do not count for this log.
 """
 
 from __future__ import annotations
@@ -80,6 +82,8 @@ class RecoveryPoint:
         self.checkpoint = checkpoint
         self.durable = durable
         self.journal_mark = journal_mark
+        self.synced_mark = journal_mark
+        """The journal mark that the file has durably, with a durable end that reaches as far."""
 
     @classmethod
     def create(cls, disk: Disk, directory: Path, base_offset: int) -> RecoveryPoint:
@@ -108,6 +112,7 @@ class RecoveryPoint:
         """Make the recovery point itself durable."""
         self._write(must_last=True)
         self._file.sync()
+        self.synced_mark = self.journal_mark
 
     def close(self) -> None:
         """Release the file."""

@@ -30,7 +30,7 @@ from goq.storage.journal.piece import (
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.recovery_point import FILE_NAME, DurableEnd
 from goq.storage.verification import verify_log
-from tests.support.storage.disk import InlineExecutor, SimulatedDisk
+from tests.support.storage.disk import InlineExecutor, SimulatedCrash, SimulatedDisk
 from tests.support.storage.logs import append, frame_of, read_all
 
 ROOT = Path("/data/topics")
@@ -159,6 +159,143 @@ def test_a_piece_is_used_again_only_when_the_segments_have_what_it_held() -> Non
         assert read_all(open_log(lost, again)).frames == read_all(log).frames
         assert read_all(open_log(lost, again, EVENTS)).frames == read_all(quiet).frames
     assert len(scan_pieces(disk, JOURNAL)) == 2
+
+
+def use_all_pieces_again(log: Log) -> None:
+    for _ in range(100):
+        append(log, [FRAME])
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("first_path", [ORDERS, EVENTS])
+def test_a_bad_frame_that_the_journal_gave_up_costs_itself_alone(
+    power: bool, first_path: Path
+) -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal, first_path)
+    warm_up(log)
+    for _ in range(10):
+        append(log, [FRAME])
+    held = read_all(log).frames
+    frame_bytes = log.active.size_bytes // len(held)
+    use_all_pieces_again(open_log(disk, journal, ORDERS if first_path == EVENTS else EVENTS))
+    disk.flip(log.active.path, 2 * frame_bytes + 70, 1)
+    disk.crash(power=power)
+    (told,) = verify_log(disk, first_path).damage
+    again = open_log(disk, open_journal(disk), first_path)
+    assert again.truncated_bytes == 0
+    assert [(d.start_offset, d.end_offset) for d in again.damage] == [(6, 9)]
+    assert (told.start_offset, told.end_offset) == (6, 9)
+    assert read_all(again).frames == {at: held[at] for at in held if at != 6}
+    assert again.end_offset == 30
+
+
+def test_a_frame_before_a_large_batch_is_durable_when_the_journal_gives_it_up() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    frame_bytes = log.active.size_bytes
+    append(log, [FRAME])
+    append(log, [frame_of([bytes(limits.JOURNAL_ENTRY_BYTES_MAX)])])  # syncs the segment
+    use_all_pieces_again(open_log(disk, journal, EVENTS))
+    disk.flip(log.active.path, frame_bytes + 70, 1)
+    lose_unsynced(disk, ORDERS / FILE_NAME)
+    again = open_log(disk, open_journal(disk))
+    assert sorted(read_all(again).frames) == [0, 6]
+    assert [(d.start_offset, d.end_offset) for d in again.damage] == [(3, 6)]
+
+
+def test_a_segment_that_the_journal_gave_up_and_that_is_emptied_is_told() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal, EVENTS)
+    warm_up(log)
+    append(log, [FRAME])
+    use_all_pieces_again(open_log(disk, journal))
+    disk.put(log.active.path, b"")
+    disk.crash(power=False)
+    assert [(d.start_offset, d.end_offset) for d in verify_log(disk, EVENTS).damage] == [(0, 3)]
+    again = open_log(disk, open_journal(disk), EVENTS)
+    assert [(d.start_offset, d.end_offset) for d in again.damage] == [(0, 3)]
+    assert again.end_offset == 3
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_no_crash_while_a_piece_is_given_up_makes_damage_look_like_a_torn_tail(power: bool) -> None:
+    number, is_done = 0, False
+    while not is_done:
+        number += 1
+        disk = SimulatedDisk(Random(number))
+        journal = open_journal(disk)
+        log, other = open_log(disk, journal), open_log(disk, journal, EVENTS)
+        warm_up(log)
+        for _ in range(3):
+            append(log, [FRAME])
+        held = read_all(log).frames
+        frame_bytes = log.active.size_bytes // len(held)
+        disk.crash_at = disk.operations + number
+        try:
+            use_all_pieces_again(other)
+            is_done = True
+        except (SimulatedCrash, StorageFailed):
+            pass
+        disk.crash(power=power)
+        disk.flip(log.active.path, frame_bytes + 70, 1)
+        again = open_log(disk, open_journal(disk))
+        found = read_all(again)
+        assert again.end_offset == 9
+        assert {0, 6} <= set(found.frames)
+        assert 3 in found.frames or found.damaged_offsets == {3, 4, 5}
+
+
+def test_a_log_that_is_cut_stays_cut_whatever_the_journal_syncs_later() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    append(log, [FRAME])
+    log.truncate(3)
+    log.sync_journaled()
+    disk.crash(power=True)
+    again = open_log(disk, open_journal(disk))
+    assert again.damage == []
+    assert again.end_offset == 3
+
+
+def test_the_journal_writes_nothing_to_a_log_that_was_closed() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    log.close()
+    append(open_log(disk, journal), [FRAME])
+    synced = syncs_of(disk)
+    log.sync_journaled()
+    assert synced == []
+
+
+def test_a_log_whose_recovery_point_finds_no_room_goes_on() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    mark = log.synced_mark
+    disk.fault = lambda op, path: (
+        errno.ENOSPC if op == "write_at" and path.name == FILE_NAME else None
+    )
+    with pytest.raises(OSError, match="No space"):
+        log.sync_journaled()
+    assert log.synced_mark == mark  # the journal keeps the records
+    disk.fault = lambda _op, _path: None
+    append(log, [FRAME])
+    log.sync_journaled()
+    assert log.synced_mark == journal.last_mark
 
 
 def test_a_log_that_was_closed_is_kept_by_no_journal() -> None:
