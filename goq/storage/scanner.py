@@ -8,6 +8,7 @@ that it touches. A frame that is sound with zeros there is what was written.
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +23,10 @@ from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
 from goq.storage.disk import Disk, NotCached
 
+_log = logging.getLogger("goq.storage")
 PAGE_BYTES: Final = 4096
 BAD_PAGE_REASON: Final = "the disk cannot read these bytes"
+_TOLD_MAX: Final = 16  # ranges of one log: a bad disk may have any number
 _MEDIUM_ERRORS: Final = (errno.EIO, errno.ENODATA, errno.EBADMSG, errno.EUCLEAN)
 
 
@@ -78,6 +81,18 @@ class Damage(msgspec.Struct, frozen=True):
         )
 
 
+def tell_damage(damage: Damage, number: int) -> None:
+    """Write the ``number``-th known damage of a log to the node's log; nothing after a bound."""
+    if number > _TOLD_MAX:
+        return
+    _log.error("damaged: %s", damage)
+    if number == _TOLD_MAX:
+        _log.error(
+            "damaged: more in %s is not written here; goq doctor --verify names all",
+            damage.path.parent,
+        )
+
+
 class DamageRegistry:
     """The known damage of one log, each range of offsets once. Thread-safe."""
 
@@ -101,6 +116,8 @@ class DamageRegistry:
                 region.reason,
             )
             self.items.append(damage)
+            number = len(self.items)
+        tell_damage(damage, number)
         return damage
 
     def clear(self, start_offset: int, end_offset: int) -> None:

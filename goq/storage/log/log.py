@@ -13,6 +13,7 @@ opened again.
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +34,9 @@ from goq.storage.log.rewrite_history import RewriteHistory
 from goq.storage.log.segment import Segment
 from goq.storage.log.sparse_index import IndexEntry
 from goq.storage.log.write_batch import WriteBatch
-from goq.storage.scanner import Damage
+from goq.storage.scanner import Damage, tell_damage
 
+_log = logging.getLogger("goq.storage")
 _OFFSET_MAX = 2**63 - 1
 _JOURNAL_HEAD_BYTES_MAX = ENTRY_BYTES + 1024  # with the path
 
@@ -111,7 +113,7 @@ class Log:
                 config = config or LogConfig()
                 if config.columns:
                     _keep_columns(disk, found.segments)
-                return cls(directory, disk, config, found, journal)
+                log = cls(directory, disk, config, found, journal)
             except BaseException:
                 found.recovery_point.close()
                 raise
@@ -119,6 +121,8 @@ class Log:
             if is_temporary(error):
                 raise _refused(directory, error) from error
             raise StorageFailed(f"{directory} cannot be opened: {error}") from error
+        _tell_findings(log)
+        return log
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -528,6 +532,20 @@ def _keep_columns(disk: Disk, segments: Sequence[Segment]) -> None:
     active = segments[-1].used_columns()
     assert active is not None
     active.open_for_append()
+
+
+def _tell_findings(log: Log) -> None:
+    """Write what recovery found to the node's log."""
+    for number, damage in enumerate(log.damage, 1):
+        tell_damage(damage, number)
+    if log.truncated_bytes:
+        _log.info(  # as after any kill in the middle of a write
+            "%s: %d bytes from offset %d on are torn, and were not synced when the node ended:"
+            " they are cut off",
+            log.directory,
+            log.truncated_bytes,
+            log.end_offset,
+        )
 
 
 def _refused(directory: Path, error: OSError) -> StorageFull | ResourcesExhausted:

@@ -88,7 +88,7 @@ def test_a_file_cut_below_the_durable_mark_is_damage_and_stays_as_it_is(close: b
         assert case.read_all(SEGMENT) == data[:size]
 
 
-def test_a_tail_torn_above_the_durable_mark_is_cut_off_without_a_word() -> None:
+def test_a_tail_torn_above_the_durable_mark_is_cut_off_and_no_damage() -> None:
     disk = SimulatedDisk()
     log = Log.open(DIRECTORY, disk)
     append(log, FRAMES[:2])
@@ -168,6 +168,45 @@ def test_a_flipped_bit_in_a_segment_costs_its_frame_and_is_reported(close: bool)
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "killed"])
 def test_any_flipped_bit_in_a_segment_costs_its_frame_and_is_reported(close: bool) -> None:
     check_flips(tuple(range(8)), close=close)
+
+
+def test_the_log_of_the_node_tells_damage_and_a_torn_tail_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "goq.storage")
+    disk = SimulatedDisk()
+    ends = boundaries(filled(disk, close=False))
+    disk.flip(SEGMENT, ends[2] - 1, 1)
+    disk.put(SEGMENT, disk.read_all(SEGMENT) + b"half")
+    again = Log.open(DIRECTORY, disk)
+    reason = again.damage[0].reason
+    assert caplog.messages == [
+        f"damaged: {SEGMENT}: bytes {ends[1]} to {ends[2]} (offsets 1 to 3): {reason}",
+        f"{DIRECTORY}: 4 bytes from offset 10 on are torn, and were not synced when the node ended:"
+        " they are cut off",
+    ]
+    read_all(again)
+    assert len(caplog.messages) == 2
+
+
+def test_the_log_of_the_node_tells_damage_that_is_found_by_a_read_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    for _ in range(20):
+        append(log, [FRAMES[0]])
+    frame_bytes = log.active.size_bytes // 20
+    for number in range(20):
+        disk.flip(SEGMENT, (number + 1) * frame_bytes - 1, 1)
+    assert caplog.messages == []
+    for _ in range(2):
+        assert len(read_all(log).damaged_offsets) == 20
+    told = [text for text in caplog.messages if "offsets" in text]
+    assert [f"offsets {n} to {n})" in text for n, text in enumerate(told)] == 16 * [True]
+    assert caplog.messages[16:] == [
+        f"damaged: more in {DIRECTORY} is not written here; goq doctor --verify names all"
+    ]
 
 
 def test_damage_in_a_frame_that_was_never_durable_is_cut_off() -> None:
