@@ -7,6 +7,7 @@ continues after them, and their offsets are never given to another message.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from pathlib import Path
 
@@ -17,16 +18,20 @@ from goq.errors import StorageFailed
 from goq.frame.header import HEADER_BYTES
 from goq.storage.disk import Disk, is_temporary
 from goq.storage.log.recovery_point import (
+    FILE_NAME,
     NO_MARK,
     Checkpoint,
     DurableEnd,
     JournalMark,
     RecoveryPoint,
+    is_of_another_log,
 )
 from goq.storage.log.segment import Segment
 from goq.storage.log.segment_files import list_segments, remove_leftovers
 from goq.storage.log.sparse_index import IndexEntry
 from goq.storage.scanner import BadRegion, Damage, Scanner
+
+_log = logging.getLogger("goq.storage")
 
 
 class RecoveredLog(msgspec.Struct):
@@ -52,7 +57,7 @@ def recover(
     if not names:
         disk.make_dir(directory)
     segments = list_segments(disk, directory, names)
-    recovery_point = RecoveryPoint.load(disk, directory)
+    recovery_point = _load_recovery_point(disk, directory)
     end_is_known = recovery_point is not None
     if recovery_point is None:
         first = segments[0].base_offset if segments else base_offset
@@ -75,6 +80,15 @@ def recover(
     except BaseException:
         recovery_point.close()
         raise
+
+
+def _load_recovery_point(disk: Disk, directory: Path) -> RecoveryPoint | None:
+    """Return the recovery point; one of another log is removed and counts as missing."""
+    if is_of_another_log(disk, directory):
+        path = directory / FILE_NAME
+        _log.error("%s is of another log: the whole log is checked, and nothing cut off", path)
+        disk.remove(path)
+    return RecoveryPoint.load(disk, directory)
 
 
 def _whole_log_end(last: Segment) -> DurableEnd:

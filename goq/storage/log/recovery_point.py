@@ -6,7 +6,8 @@ acknowledged, and may be cut off. Bad bytes before it were acknowledged, and mus
 
     sequence u64 · checkpoint (segment, position, offset, time_us) 4 x i64 ·
     durable (segment, position, offset) 3 x i64 · CRC32C u32 of all before it ·
-    journal mark (journal id, record) 2 x u64 · CRC32C u32 of slot and mark before it
+    journal mark (journal id, record) 2 x u64 · CRC32C u32 of slot and mark before it ·
+    log id u64 · CRC32C u32 of it
 
 ``durable`` is written after each sync of the log, before any acknowledgement. It is itself synced
 only with each checkpoint, and before the journal gives up records. So it is exact after a killed
@@ -20,11 +21,17 @@ Frames that are committed through the journal of the node do not move the durabl
 journal has them. Before it gives them up, the segment is synced, and then the recovery point, whose
 durable end is behind them. The *journal mark* is a record of the journal. The segments have,
 synced, what this log committed up to it; older records do not count for this log.
+
+The *log id* says whose file it is, by the path of the log. With places of another log, recovery
+would begin within a frame and take all from there on for a torn tail. So a file of another log, put
+here by a restore or a repair by hand, counts as missing. Slots of older versions have no id.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +43,9 @@ _SLOT = struct.Struct("<Q4q3q")
 _MARK = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
 _MARKED_BYTES = _SLOT.size + _CRC.size + _MARK.size
+_LOG_ID = struct.Struct("<Q")
 _SLOT_BYTES = 512
+_LOG_PATH_PARTS = 3  # the folders of topic, partition and log
 
 
 class Checkpoint(NamedTuple):
@@ -72,12 +81,14 @@ class RecoveryPoint:
     def __init__(
         self,
         file: File,
+        log_id: int,
         sequence: int,
         checkpoint: Checkpoint,
         durable: DurableEnd,
         journal_mark: JournalMark = NO_MARK,
     ) -> None:
         self._file = file
+        self._log_id = log_id
         self._sequence = sequence
         self.checkpoint = checkpoint
         self.durable = durable
@@ -90,13 +101,16 @@ class RecoveryPoint:
         """Create a recovery point at ``base_offset``; writes nothing yet."""
         checkpoint = Checkpoint(base_offset, 0, base_offset, 0)
         durable = DurableEnd(base_offset, 0, base_offset)
-        return cls(disk.open(directory / FILE_NAME), 0, checkpoint, durable)
+        file = disk.open(directory / FILE_NAME)
+        return cls(file, log_id_of(directory), 0, checkpoint, durable)
 
     @classmethod
     def load(cls, disk: Disk, directory: Path) -> RecoveryPoint | None:
-        """Return the newest sound slot, or None when the file has none."""
+        """Return the newest sound slot, or None when the file has none or is of another log."""
         found = _read(disk, directory)
-        return None if found is None else cls(disk.open(directory / FILE_NAME), *found)
+        if found is None:
+            return None
+        return cls(disk.open(directory / FILE_NAME), log_id_of(directory), *found)
 
     def advance(self, durable: DurableEnd) -> None:
         """Record what was just synced."""
@@ -123,7 +137,21 @@ class RecoveryPoint:
         fields = _SLOT.pack(self._sequence, *self.checkpoint, *self.durable)
         slot = fields + _CRC.pack(crc32c(fields)) + _MARK.pack(*self.journal_mark)
         slot += _CRC.pack(crc32c(slot))
+        log_id = _LOG_ID.pack(self._log_id)
+        slot += log_id + _CRC.pack(crc32c(log_id))
         self._file.write_at(slot, _SLOT_BYTES * (self._sequence % 2), must_last=must_last)
+
+
+def log_id_of(directory: Path) -> int:
+    """Return the id of the log in a folder: a hash of its path below the data folder's topics."""
+    path = "/".join(directory.parts[-_LOG_PATH_PARTS:])
+    digest = hashlib.blake2b(path.encode(), digest_size=_LOG_ID.size).digest()
+    return int(_LOG_ID.unpack(digest)[0])
+
+
+def is_of_another_log(disk: Disk, directory: Path) -> bool:
+    """Return whether the file in a folder was written for the log of another folder."""
+    return _are_foreign(_slots(disk, directory), directory)
 
 
 def read_durable_end(disk: Disk, directory: Path) -> DurableEnd | None:
@@ -142,12 +170,33 @@ _Slot = tuple[int, Checkpoint, DurableEnd, JournalMark]
 
 
 def _read(disk: Disk, directory: Path) -> _Slot | None:
+    slots = _slots(disk, directory)
+    if _are_foreign(slots, directory):
+        return None
+    return max((slot for slot in map(_unpack, slots) if slot is not None), default=None)
+
+
+def _slots(disk: Disk, directory: Path) -> tuple[bytes, ...]:
     try:
         data = bytes(disk.read(directory / FILE_NAME, 0, 2 * _SLOT_BYTES))
     except FileNotFoundError:
+        return ()
+    return data[:_SLOT_BYTES], data[_SLOT_BYTES:]
+
+
+def _are_foreign(slots: Sequence[bytes], directory: Path) -> bool:
+    """Return whether any slot is of another log: one without an id beside it is then, too."""
+    own_id = log_id_of(directory)
+    return any(log_id not in (None, own_id) for log_id in map(_read_log_id, slots))
+
+
+def _read_log_id(slot: bytes) -> int | None:
+    """Return the log id of a slot, None if it has no sound one."""
+    start = _MARKED_BYTES + _CRC.size
+    packed, crc = slot[start : start + _LOG_ID.size], slot[start + _LOG_ID.size :][: _CRC.size]
+    if len(crc) < _CRC.size or crc32c(packed) != _CRC.unpack(crc)[0]:
         return None
-    slots = [slot for slot in map(_unpack, (data, data[_SLOT_BYTES:])) if slot is not None]
-    return max(slots, default=None)
+    return int(_LOG_ID.unpack(packed)[0])
 
 
 def _unpack(data: bytes) -> _Slot | None:

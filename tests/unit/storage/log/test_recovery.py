@@ -209,6 +209,26 @@ def test_the_log_of_the_node_tells_damage_that_is_found_by_a_read_once(
     ]
 
 
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "killed"])
+def test_the_recovery_point_of_another_log_cuts_nothing_off(
+    close: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SimulatedDisk()
+    stored = filled(disk, close=close)
+    other = Log.open(DIRECTORY.with_name("other"), disk)
+    append(other, [frame_of([b"of another length" * 9])])
+    other.close()
+    disk.put(WATERMARK, disk.read_all(other.directory / "watermark"))
+    for _ in range(2):  # it is the log's own again after the first start
+        opened = Log.open(DIRECTORY, disk)
+        assert read_all(opened) == stored
+        assert (opened.damage, opened.truncated_bytes) == ([], 0)
+        disk.crash(power=False)
+    assert [text for text in caplog.messages if "another log" in text] == [
+        f"{WATERMARK} is of another log: the whole log is checked, and nothing cut off"
+    ]
+
+
 def test_damage_in_a_frame_that_was_never_durable_is_cut_off() -> None:
     disk = SimulatedDisk()
     log = Log.open(DIRECTORY, disk)

@@ -15,6 +15,8 @@ from goq.storage.log.recovery_point import (
     DurableEnd,
     JournalMark,
     RecoveryPoint,
+    is_of_another_log,
+    log_id_of,
     read_durable_end,
     read_journal_mark,
 )
@@ -101,6 +103,39 @@ def test_a_slot_of_an_older_version_has_no_mark() -> None:
     for size in (SLOT_BYTES, 0):  # the newest slot is the first one
         disk.put(PATH, disk.read_all(PATH)[:UNMARKED_BYTES] + bytes(size))
         assert found(disk) == (durable(3), NO_MARK)
+
+
+def test_a_file_of_another_log_says_nothing_with_either_slot() -> None:
+    disk, other = SimulatedDisk(), DIRECTORY.with_name("events")
+    advanced(disk, 3)
+    data = disk.read_all(PATH)
+    for foreign in (data, data[:SLOT_BYTES], bytes(SLOT_BYTES) + data[SLOT_BYTES:]):
+        disk.put(other / "watermark", foreign)
+        assert is_of_another_log(disk, other)
+        assert read_durable_end(disk, other) is None
+        assert RecoveryPoint.load(disk, other) is None
+    unnamed = data[:MARKED_BYTES].ljust(SLOT_BYTES, b"\0")  # as before there were ids
+    disk.put(other / "watermark", unnamed + data[SLOT_BYTES:])
+    assert RecoveryPoint.load(disk, other) is None
+
+
+def test_a_slot_without_a_sound_log_id_counts_whatever_log_it_is_of() -> None:
+    disk = SimulatedDisk()
+    advanced(disk, 3)
+    data = disk.read_all(PATH)
+    for size in range(MARKED_BYTES, MARKED_BYTES + 12):
+        disk.put(PATH, data[:size].ljust(SLOT_BYTES, b"\0"))
+        assert found(disk) == (durable(3), JournalMark(5, 3))
+        disk.put(PATH, data[:SLOT_BYTES])
+        disk.flip(PATH, size, 1)
+        assert found(disk) == (durable(3), JournalMark(5, 3))
+
+
+def test_a_log_keeps_its_id_wherever_its_data_folder_is() -> None:
+    ids = [log_id_of(Path(at) / "orders~1/0/messages") for at in ("/data/topics", "/mnt/b/topics")]
+    assert ids[0] == ids[1]
+    others = ("orders~1/0/events", "orders~1/1/messages", "orders~2/0/messages")
+    assert len({*ids, *(log_id_of(Path("/data/topics") / each) for each in others)}) == 4
 
 
 def test_without_a_file_nothing_is_known() -> None:
