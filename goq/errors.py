@@ -286,7 +286,7 @@ class Unavailable(GoqError):
 
 
 class ArchiveUnreachable(Unavailable):
-    """The archived messages are in an object store that does not answer; nothing is lost."""
+    """The archive may not be read, or its object store does not answer; nothing is lost."""
 
     code = "archive_unreachable"
 
@@ -392,6 +392,14 @@ def outcome_unknown(error: GoqError) -> TimedOut:
         f"it is not known whether this was done: {error.detail}",
         retry_after_ms=error.retry_after_ms,
     )
+
+
+def describe_os_error(error: OSError, path: object) -> str:
+    """Return what failed, on which file (``path`` if the error names none), and what to do."""
+    text = f"{error.filename or path}: {error.strerror or error}"
+    if isinstance(error, PermissionError):
+        text += "; give the user that goq runs as access to it"
+    return text
 
 
 def raise_failures(results: Sequence[object]) -> None:

@@ -23,7 +23,7 @@ from goq.broker.partition.partition import Partition
 from goq.clock import Clock, SystemClock, next_beat
 from goq.config.exposure import check_exposure, check_secret_files
 from goq.config.node import Config
-from goq.errors import StorageFull, UsageError
+from goq.errors import StorageFull, UsageError, describe_os_error
 from goq.http.context import HttpLimits
 from goq.http.message import CreateProtocol
 from goq.http.server import HttpServer, check_bindable
@@ -179,7 +179,8 @@ class NodeServer:
             return DataDirLock(data_dir)
         except OSError as error:
             raise UsageError(
-                f"cannot use {data_dir}: {error.strerror}", field="broker.data_dir"
+                f"cannot use {data_dir}: {describe_os_error(error, data_dir)}",
+                field="broker.data_dir",
             ) from None
 
     def _check_addresses(self) -> None:

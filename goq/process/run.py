@@ -16,7 +16,7 @@ from goq import __version__
 from goq.api.metrics.request_spans import open_spans
 from goq.config.exposure import is_loopback
 from goq.config.node import Config
-from goq.errors import GoqError
+from goq.errors import GoqError, StorageFailed, describe_os_error
 from goq.event_loop import new_event_loop
 from goq.node import NodeServer
 from goq.process import log
@@ -63,7 +63,11 @@ async def _run(
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
     loop.add_signal_handler(signal.SIGUSR1, lambda: _log.warning("%s", dump(node)))
-    await node.start()
+    try:
+        await node.start()
+    except OSError as error:
+        where = config.broker.data_dir
+        raise StorageFailed(f"the node cannot start: {describe_os_error(error, where)}") from error
     collecting = asyncio.create_task(collect_garbage(node))
     trimming = asyncio.create_task(trim_heap())
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from goq import limits
-from goq.errors import CorruptData, GoqError
+from goq.errors import CorruptData, GoqError, describe_os_error
 from goq.storage.archive.manifest import verify_archive
 from goq.storage.catalog.topic_file import read_topic_file
 from goq.storage.disk import Disk
@@ -194,18 +194,27 @@ def _verify_segment(
 def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
     """Check all logs of a data directory, its archive, its topic files, and ``node.db``.
 
-    Every file that ``node.db`` lists must exist.
+    Every file that ``node.db`` lists must exist. A file that cannot be read is a problem, and the
+    others are checked.
     """
     result = DataDirReport()
     reports: dict[tuple[str, int, str], LogReport] = {}
-    pieces = scan_pieces(disk, data_dir / JOURNAL_DIR)
-    result.problems += [f"{path}: {reason}" for path, reason in journal_damage(pieces)]
-    result.problems += told_damage(disk, data_dir / JOURNAL_DIR)
+    pieces: list[ScannedPiece] = []
+    try:
+        pieces = scan_pieces(disk, data_dir / JOURNAL_DIR)
+        result.problems += [f"{path}: {reason}" for path, reason in journal_damage(pieces)]
+        result.problems += told_damage(disk, data_dir / JOURNAL_DIR)
+    except OSError as error:
+        result.problems.append(describe_os_error(error, data_dir / JOURNAL_DIR))
     ends = _journaled_ends(pieces)
     for topic, partition, log in _logs_in(disk, data_dir):
         directory = _log_dir(data_dir, topic, partition, log)
         journaled = ends.get(directory.relative_to(data_dir / TOPICS_DIR).as_posix())
-        report = reports[topic, partition, log] = verify_log(disk, directory, journaled)
+        report = reports[topic, partition, log] = LogReport()
+        try:
+            report = reports[topic, partition, log] = verify_log(disk, directory, journaled)
+        except OSError as error:
+            result.problems.append(describe_os_error(error, directory))
         result.logs.append(VerifiedLog(topic, partition, log, report))
     result.problems += _topic_file_problems(disk, data_dir)
     try:

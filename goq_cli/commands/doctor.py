@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from goq_cli.output.disk_errors import disk_errors_told
 from goq_cli.output.output import format_time, print_answer
 from goq_cli.output.progress import show_progress
 from goq_cli.session import SESSION
@@ -66,7 +67,8 @@ def _folder_is_sound(data_dir: Path) -> bool:
     if not data_dir.is_dir():
         raise NotFound(f"there is no folder {data_dir}; say which with --data-dir")
     began = time.monotonic()
-    with show_progress(unit="bytes", total=lambda: _logs_bytes(data_dir)) as advance:
+    progress = show_progress(unit="bytes", total=lambda: _logs_bytes(data_dir))
+    with disk_errors_told(data_dir), progress as advance:
 
         class CountingDisk(RealDisk):
             """A disk that counts what is read of segments."""

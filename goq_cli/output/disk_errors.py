@@ -14,16 +14,15 @@ def disk_errors_told(path: Path | str) -> Generator[None]:
 
     Raises ``StorageFull`` for a full disk and ``StorageFailed`` otherwise.
     """
-    from goq.errors import StorageFailed, StorageFull
+    from goq.errors import StorageFailed, StorageFull, describe_os_error
 
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        where = error.filename or path
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFull(
-                f"no room on the disk of {where}; free some, then try again"
+                f"no room on the disk of {error.filename or path}; free some, then try again"
             ) from None
-        raise StorageFailed(f"{where}: {error.strerror}") from None
+        raise StorageFailed(describe_os_error(error, path)) from None

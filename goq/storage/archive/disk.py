@@ -5,7 +5,8 @@ other files are those of the underlying disk. Whole chunks are decompressed, one
 latest are cached within a bound.
 
 The unreadable part of a damaged or missing archive reads as the end of the file. A scan then finds
-and reports the damage as in any segment, by the CRCs of the frames.
+and reports the damage as in any segment, by the CRCs of the frames. A file that the node's user may
+not read is no damage: readers get ``ArchiveUnreachable``, as they do while a store does not answer.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import errno
 import threading
 from collections import OrderedDict
 from pathlib import Path
+from typing import Final
 
 from goq import limits
-from goq.errors import CorruptData
+from goq.errors import ArchiveUnreachable, CorruptData, describe_os_error
 from goq.storage.archive.file import SUFFIX, Footer, read_chunk
 from goq.storage.archive.tiered_disk import footer_of
 from goq.storage.disk import Disk, File, NotCached
 from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
+
+_RETRY_MS: Final = 10_000
 
 
 class ArchiveDisk:
@@ -50,7 +54,16 @@ class ArchiveDisk:
         self._decompressing = threading.Lock()
 
     def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
-        """Return bytes of a file; see :class:`~goq.storage.disk.Disk`."""
+        """Return bytes of a file; see :class:`~goq.storage.disk.Disk`.
+
+        Raises ``ArchiveUnreachable`` too.
+        """
+        try:
+            return self._read(path, position, size_bytes, wait=wait)
+        except PermissionError as error:
+            raise _not_allowed(error, path) from error
+
+    def _read(self, path: Path, position: int, size_bytes: int, *, wait: bool) -> memoryview:
         if not self._is_archived(path):
             return self._disk.read(path, position, size_bytes, wait=wait)
         parts: list[memoryview] = []
@@ -66,10 +79,13 @@ class ArchiveDisk:
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
     def size(self, path: Path) -> int:
-        """Return a file's uncompressed length in bytes."""
-        if not self._is_archived(path):
-            return self._disk.size(path)
-        return self._footer(path).size_bytes
+        """Return a file's uncompressed length in bytes. Raises ``ArchiveUnreachable`` too."""
+        try:
+            return (
+                self._footer(path).size_bytes if self._is_archived(path) else self._disk.size(path)
+            )
+        except PermissionError as error:
+            raise _not_allowed(error, path) from error
 
     def invalidate(self, directory: Path) -> None:
         """Drop cached data of the files in a folder, after a change or a deletion."""
@@ -176,3 +192,10 @@ class ArchiveDisk:
             while self._chunks and self._cached_bytes + size_bytes > self._cache_bytes_max:
                 _, dropped = self._chunks.popitem(last=False)
                 self._cached_bytes -= len(dropped)
+
+
+def _not_allowed(error: PermissionError, path: Path) -> ArchiveUnreachable:
+    return ArchiveUnreachable(
+        f"an archived segment cannot be read: {describe_os_error(error, path)}",
+        retry_after_ms=_RETRY_MS,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from goq.errors import CorruptData, GoqError
+from goq.errors import CorruptData, GoqError, describe_os_error
 from goq.storage.archive.file import PART_SUFFIX, SUFFIX, Footer, check_archive, read_footer
 from goq.storage.archive.store_cache import open_store, read_object
 from goq.storage.archive.stored_entry import SUFFIX as STORED_SUFFIX
@@ -114,6 +114,8 @@ def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
             problems.append(error.detail)
         except FileNotFoundError:
             found.remove(path)  # deleted or moved, unless node.db still lists it
+        except OSError as error:
+            problems.append(describe_os_error(error, path))
     for path in _archive_files(disk, root, _DEPTH, STORED_SUFFIX):
         found.add(path.with_name(path.name.removesuffix(STORED_SUFFIX) + SUFFIX))
         problems += _problems_of_entry(disk, path)
@@ -137,6 +139,8 @@ def _problems_of_entry(disk: Disk, path: Path) -> list[str]:
         return []  # deleted with its topic
     except GoqError as error:
         return [error.detail]
+    except OSError as error:
+        return [describe_os_error(error, path)]
     problems = []
     for stored in entry.objects:
         where, digest = store.told(stored.key), sha256()

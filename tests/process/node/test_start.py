@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
+import pytest
+
 from goq import limits
+from tests.support.cli.command import COMMAND_S_MAX, GOQ
 from tests.support.node.node_process import NodeProcess
 
 HEAVY = {
@@ -31,3 +35,20 @@ def test_an_idle_node_has_imported_nothing_heavy_and_is_small(tmp_path: Path) ->
         (line,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{node.pid}/status").read_text())
         assert int(line) * limits.KIB < IDLE_BYTES_MAX
         assert node.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["journal/0000.journal", "LOCK"])
+def test_a_start_that_cannot_read_a_file_says_which_in_one_line(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "data" / name
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path)  # so that no user may open it, root neither
+    done = subprocess.run(
+        [*GOQ, "serve", "--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        timeout=COMMAND_S_MAX,
+        check=False,
+    )
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("goq: ")
+    assert f"{path}: Too many levels of symbolic links" in line
+    assert done.returncode > 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -237,6 +239,43 @@ def test_a_flipped_bit_is_reported(folder: Folder) -> None:
     data[80] ^= 1
     path.write_bytes(data)
     assert damage_of(folder.verify()) == {("a", 1, "messages"): {6, 7, 8}}
+
+
+class ForbiddenFile(RealDisk):
+    """A disk with a file that its user may not read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._forbidden = path
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        if path == self._forbidden:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return super().read(path, position, size_bytes, wait=wait)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "topics/a/1/messages/00000000000000000003.log",
+        "topics/a/1/events/watermark",
+        "journal/0000.journal",
+        "archive/a/0/messages/00000000000000000000.log.zst",
+    ],
+)
+def test_a_file_that_may_not_be_read_is_told_and_the_others_are_verified(
+    folder: Folder, name: str
+) -> None:
+    path = folder.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    folder.disk = ForbiddenFile(path)
+    report = folder.verify()
+    (problem,) = (text for text in report.problems if "node.db lists" not in text)
+    assert problem == f"{path}: Permission denied; give the user that goq runs as access to it"
+    hidden = 3 if path.parts[-5] == "topics" else 0
+    assert sum(each.report.frames for each in report.logs) == 18 - hidden
+    assert damage_of(report) == {}
 
 
 def test_damage_of_the_journal_that_an_earlier_start_told_is_reported(folder: Folder) -> None:

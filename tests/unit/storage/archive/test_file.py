@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from random import Random
 import pytest
 
 from goq import limits
-from goq.errors import CorruptData
+from goq.errors import ArchiveUnreachable, CorruptData
 from goq.frame.view import FrameView
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import (
@@ -383,3 +384,25 @@ def test_a_page_of_an_archive_that_the_disk_cannot_read_is_damage(
     bad.pages = {(path, path.stat().st_size // PAGE_BYTES)}
     with pytest.raises(CorruptData):
         read_footer(disk, path)
+
+
+class ForbiddenArchive(SimulatedDisk):
+    """A disk on which archived segments may not be read."""
+
+    def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def size(self, path: Path) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def test_an_archive_that_may_not_be_read_is_told_and_is_no_damage() -> None:
+    reading, log = ArchiveDisk(ForbiddenArchive(), ROOT), ROOT / f"{NAME}.log"
+    attempts: list[Callable[[], object]] = [
+        lambda: reading.read(log, 0, 10),
+        lambda: reading.size(log),
+        lambda: reading.read(log.with_suffix(".index"), 0, 10),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ArchiveUnreachable, match=r"Permission denied; give the user"):
+            attempt()
