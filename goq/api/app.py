@@ -13,7 +13,7 @@ In a cluster a request passes six functions of the same shape, request in and re
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -195,9 +195,15 @@ class App:
             from goq.api.gateway.miss_retry import with_miss_retry
             from goq.api.gateway.relayed import with_relay
 
+            def held(name: str) -> Mapping[int, object]:
+                topic = broker.topics.get(name)
+                return {} if topic is None else topic.partitions.held()
+
             release = cluster.lease_return.return_leases
             ways = cluster.routes
-            gateway = Gateway(self.router, cluster.leaders, ways.proxy, release, cluster.freshness)
+            gateway = Gateway(
+                self.router, cluster.leaders, ways.proxy, release, cluster.freshness, held
+            )
             handle = with_miss_retry(gateway.handle, cluster.freshness)
             handle = handle if self.audit is None else self.audit.recorded(handle)
             handle = with_relay(handle, ways.relay_server, cluster.rpc_server)

@@ -63,13 +63,16 @@ def topic_of_path(values: Sequence[str]) -> str | None:
 class ToAllLeaders(msgspec.Struct, frozen=True):
     """All leaders of the topic's partitions answer, and ``merge`` makes one answer.
 
-    With ``needs_all`` the request fails while a partition has no leader. ``partition_of`` returns
-    the partition of a request that concerns one only.
+    The answer is for each partition that has a leader. With ``needs_all`` the request fails while
+    one has none. Where the merge ``shows_offline`` partitions, one that its leader does not serve
+    yet is shown as such. ``partition_of`` returns the partition of a request that concerns one
+    only.
     """
 
     merge: Merge
     topic_of: TopicOf = topic_of_path
     needs_all: bool = False
+    shows_offline: bool = False
     partition_of: Callable[[Request], int | None] | None = None
 
 

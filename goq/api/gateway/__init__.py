@@ -2,6 +2,7 @@
 
 gateway        dispatch of a request by the routing policy of its route
 fanout         requests to the partition leaders, and retries while leaders change
+coverage       the partitions that the answer of one node is for
 sequential     requests that take messages from one partition after another
 receive        receive from all leaders of a topic
 streams        the streams of a node's clients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,7 +11,13 @@ import msgspec
 
 from goq import limits
 from goq.api.codec.leased import response_bytes
-from goq.api.router import Router
+from goq.api.gateway.coverage import (
+    COVERAGE_OF,
+    LocalAnswers,
+    covered_by,
+    led_partitions,
+    partition_moving,
+)
 from goq.api.routing_policy import Document, MergeContext
 from goq.cluster.forwarding.relay import RoutedProxy
 from goq.errors import (
@@ -58,14 +65,14 @@ class LeaderDirectory(Protocol):
 class Fanout:
     """Sends requests to partition leaders, which answer from the partitions that they lead."""
 
-    def __init__(self, router: Router, leaders: LeaderDirectory, proxy: RoutedProxy) -> None:
+    def __init__(self, local: LocalAnswers, leaders: LeaderDirectory, proxy: RoutedProxy) -> None:
         self.partition_leaders = leaders
-        self._router = router
+        self._local = local
         self._proxy = proxy
 
     async def answer_here(self, request: Request) -> Response:
         """Return this node's answer to a request."""
-        answer = self._router.handle(request)
+        answer = self._local.answer(request)
         return answer if isinstance(answer, Response) else await answer
 
     async def ask(
@@ -98,19 +105,30 @@ class Fanout:
             asked.cancel()
 
     async def ask_all_leaders(
-        self, topic: str | None, request: Request, *, needs_all: bool = False
+        self,
+        topic: str | None,
+        request: Request,
+        *,
+        needs_all: bool = False,
+        may_lack: bool = False,
     ) -> list[Response]:
         """Return the answers of all leaders of a topic, this node's first.
 
         Either all answers are successful, or one answer that is not is returned. When leaders
-        change, the new ones are asked. Raises ``PartitionOffline`` after a timeout, or if
-        ``needs_all`` and a partition has no leader. Raises ``TimedOut`` if a write fails that some
-        leaders may have carried out.
+        change, the new ones are asked. The answers to a read are for each partition that has a
+        leader once; those to a write may be for some twice, and the first of them counts.
+
+        Raises ``PartitionOffline`` after a timeout, unless the answers ``may_lack`` partitions that
+        no leader serves yet, or if ``needs_all`` and a partition has no leader. Raises ``TimedOut``
+        if a write fails that some leaders may have carried out.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.FORWARD_LEADER_WAIT_S
         is_reading = request.method in ("GET", "HEAD")
         is_partly_done = False
+        earlier = list[Response]()
+        if topic is not None:
+            request = copy_request(request, headers={COVERAGE_OF: topic})
         while True:
             results = await self._ask_once(topic, request, is_reading, needs_all)
             answers = [result for result in results if isinstance(result, Response)]
@@ -127,13 +145,22 @@ class Fanout:
                 bad = [answer for answer in answers if answer.status >= 300]
                 if bad and is_partly_done:
                     raise _partly_done(bad[0])
-                return bad[:1] or answers
+                whole = [*earlier, *answers]
+                lacking = (
+                    None if bad or topic is None else self._uncovered(topic, whole, is_reading)
+                )
+                if lacking is None or (may_lack and loop.time() >= until):
+                    return bad[:1] or whole
             if loop.time() >= until:
                 if is_partly_done:
                     raise _partly_done(lacking)
                 if isinstance(lacking, Response):
                     return [lacking]
+                if isinstance(lacking, PartitionOffline):
+                    raise lacking
                 raise incomplete_answer(topic, lacking)
+            if not is_reading:
+                earlier += [answer for answer in answers if answer.status < 300]
             await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
     async def _ask_once(
@@ -153,6 +180,24 @@ class Fanout:
                 raise result
         found = [result for result in results if isinstance(result, Response | GoqError)]
         return sorted(found, key=_certainty)  # what is not known counts for more
+
+    def _uncovered(
+        self, topic: str, answers: Sequence[Response], is_reading: bool
+    ) -> PartitionOffline | None:
+        """Return the error of a partition that answers are not for, or not once those to a read.
+
+        None if there is no such partition, or a node of an earlier version is among those asked.
+        """
+        covered = list[int]()
+        for answer in answers:
+            numbers = covered_by(answer)
+            if numbers is None:
+                return None
+            covered += numbers
+        wrong = set(led_partitions(self.partition_leaders.leaders(topic)).difference(covered))
+        if is_reading:
+            wrong |= {number for number, count in Counter(covered).items() if count > 1}
+        return partition_moving(topic, min(wrong)) if wrong else None
 
     async def ask_partition_leader(self, topic: str, number: int, request: Request) -> Response:
         """Return the answer of a partition's leader, also when it changes meanwhile.

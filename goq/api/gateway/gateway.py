@@ -7,14 +7,15 @@ answers from its own partitions or refuses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 from goq import limits
-from goq.api.codec.leased import ReleaseLeases
+from goq.api.codec.leased import ReleaseLeases, read_leased
 from goq.api.codec.messages import json_response
 from goq.api.errors import problem_response
+from goq.api.gateway.coverage import HeldPartitions, LocalAnswers, partition_moving
 from goq.api.gateway.fanout import (
     Fanout,
     LeaderDirectory,
@@ -56,11 +57,14 @@ class Gateway:
         proxy: RoutedProxy,
         release: ReleaseLeases,
         freshness: Freshness,
+        held: HeldPartitions,
     ) -> None:
+        """``held`` returns the partitions that this node has."""
         self._router = router
         self._freshness = freshness
         self._leaders = leaders
-        self._fanout = Fanout(router, leaders, proxy)
+        self._local = LocalAnswers(router, held)
+        self._fanout = Fanout(self._local, leaders, proxy)
         streams = StreamGateway(self._fanout, release)
         router.on_stop.append(streams.end_all)
         self._special: dict[CustomRouting, _Answering] = {
@@ -77,7 +81,7 @@ class Gateway:
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or an awaitable of it."""
         if LOCAL in request.headers:
-            return self._router.handle(request)
+            return self._local.answer(request)
         try:
             route, values = self._router.match(request)
         except GoqError:
@@ -108,8 +112,9 @@ class Gateway:
             if isinstance(route.routing, ToPartitionLeader):
                 return self._route_to_leader(request, route, route.routing, values)
             topic = None if route.routing is CustomRouting.STREAM else _topic_of(route, values)
-            if not _changes_metadata(route) and self._leads_all(topic):
-                return self._router.handle(request)
+            if _may_answer_alone(request, route) and self._leads_all(topic):
+                assert topic is not None
+                return self._answer_alone(request, route, values, topic)
         except NotLeader:
             pass  # there will be one in a moment
         except TopicNotFound:
@@ -166,7 +171,9 @@ class Gateway:
         if request.method == "HEAD":
             request = copy_request(request, method="GET")
         topic = routing.topic_of(values)
-        answers = await self._fanout.ask_all_leaders(topic, request, needs_all=routing.needs_all)
+        answers = await self._fanout.ask_all_leaders(
+            topic, request, needs_all=routing.needs_all, may_lack=routing.shows_offline
+        )
         if answers[0].status >= 300:
             return answers[0]
         documents = [decode_document(answer) for answer in answers]
@@ -193,7 +200,7 @@ class Gateway:
         while True:
             try:
                 answers = await self._fanout.ask_all_leaders(
-                    document.get("name") or values[0], showing
+                    document.get("name") or values[0], showing, may_lack=True
                 )
                 if answers[0].status < 300:
                     shown = routing.merge([decode_document(answer) for answer in answers], asked)
@@ -205,11 +212,54 @@ class Gateway:
                 return json_response(routing.merge([document], asked), done.status)
             await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
+    def _answer_alone(
+        self, request: Request, route: Route, values: Sequence[str], topic: str
+    ) -> Response | Awaitable[Response]:
+        """Return this node's answer; it does not count as whole if a partition leaves meanwhile."""
+        held = self._local.held(topic)
+        answer = self._router.handle(request)
+        if isinstance(answer, Response):
+            return answer
+        if isinstance(route.routing, ToAllLeaders):
+            return self._read_alone(request, route, values, answer, topic, held)
+        if route.routing is CustomRouting.RECEIVE:
+            return self._received_alone(answer, topic, held)
+        return answer
+
+    async def _read_alone(
+        self,
+        request: Request,
+        route: Route,
+        values: Sequence[str],
+        answer: Awaitable[Response],
+        topic: str,
+        held: Mapping[int, object],
+    ) -> Response:
+        """Return an answer; ask all leaders instead if a partition has left this node."""
+        response = await answer
+        if len(self._local.still_held(topic, held)) == len(held):
+            return response
+        whole = self._fan_out(request, route, values)
+        return await (self._router.interruptible(request, route, whole) if route.waits else whole)
+
+    async def _received_alone(
+        self, answer: Awaitable[Response], topic: str, held: Mapping[int, object]
+    ) -> Response:
+        """Return a receive's answer; an error instead of one that may lack all messages."""
+        response = await answer
+        if response.status != 200 or response.stream is not None:
+            return response
+        lost = held.keys() - set(self._local.still_held(topic, held))
+        if not lost or read_leased(response).message_count:
+            return response
+        return problem_response(partition_moving(topic, min(lost)))
+
     def _leads_all(self, topic: str | None) -> bool:
-        """Whether this node leads every partition of a topic."""
+        """Whether this node leads every partition of a topic, and has opened it."""
         if topic is None or self._leaders.leader_urls(topic) != [None]:
             return False
-        return None not in self._leaders.leaders(topic)
+        leaders = self._leaders.leaders(topic)
+        return None not in leaders and len(self._local.held(topic)) == len(leaders)
 
     async def _settle(self, request: Request, values: Sequence[str]) -> Response:
         return await settle(self._fanout, request, values[0])
@@ -242,6 +292,16 @@ def _changes_metadata(route: Route) -> bool:
         CustomRouting.CHANGE_METADATA,
         CustomRouting.DELETE_GROUP,
     )
+
+
+def _may_answer_alone(request: Request, route: Route) -> bool:
+    """Whether a node that leads all partitions answers without :meth:`_fan_out`.
+
+    Not where a partition that leaves the node meanwhile would be left out of a write.
+    """
+    if isinstance(route.routing, ToAllLeaders):
+        return request.method in ("GET", "HEAD")
+    return not isinstance(route.routing, Sequential) and not _changes_metadata(route)
 
 
 def _shows_metadata(route: Route) -> bool:

@@ -19,6 +19,7 @@ from goq import limits
 from goq.api.codec.leased import LeasedMessages, ReleaseLeases, merge_leased, read_leased
 from goq.api.codec.receive_request import receive_options
 from goq.api.codec.request import json_body, parse_client_id, wants_frames, wants_lines
+from goq.api.gateway.coverage import COVERAGE_OF, covered_by, led_partitions, partition_moving
 from goq.api.gateway.fanout import (
     Fanout,
     copy_request,
@@ -56,7 +57,7 @@ class ReceiveGateway:
         """Return messages of any leader; wait for them as long as asked.
 
         Raises ``InvalidInput``. Without messages, raises the error of a leader that failed, or
-        ``PartitionOffline`` if a partition is offline or has no leader.
+        ``PartitionOffline`` if a partition is offline, or has no leader that serves it.
         """
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or parse_client_id(request) or ""
@@ -202,6 +203,8 @@ class _Receive:
         self._nothing: LeasedMessages | None = None
         self._failure: GoqError | Response | None = None
         self._offline: PartitionOffline | None = None
+        self._covered: set[int] | None = set()
+        """The partitions that the leaders looked into, None if one of them does not say."""
 
     async def run(self) -> Response:
         """Ask all leaders until there are messages or the wait is over; return the answer."""
@@ -222,6 +225,7 @@ class _Receive:
     async def _take_all(self) -> Response | None:
         """Ask all leaders; return the answer that refuses the request, if one does."""
         self._counts, self._failure, self._offline = {}, None, None
+        self._covered = set()
         return await self._take(self._gateway.leaders_in_rotation(self._values[0]))
 
     async def _take(self, urls: Sequence[str | None]) -> Response | None:
@@ -260,6 +264,11 @@ class _Receive:
             self._note_failure(answer)
             return _Room(0, 0)
         self._counts[url] = answer.headers.get(READY, "")
+        numbers = covered_by(answer)
+        if numbers is None:
+            self._covered = None
+        elif self._covered is not None:
+            self._covered |= numbers
         if (reason := answer.headers.get(OFFLINE)) is not None:
             self._offline = PartitionOffline(unquote(reason), retry_after_ms=1000)
         found = read_leased(answer)
@@ -288,14 +297,15 @@ class _Receive:
                 "consumer": self._asked.consumer,
             }
         )
-        return copy_request(self._request, body=body, headers={BYTES_MAX: str(room.size_bytes)})
+        headers = {BYTES_MAX: str(room.size_bytes), COVERAGE_OF: self._values[0]}
+        return copy_request(self._request, body=body, headers=headers)
 
     async def _wait(self, left_s: float) -> list[str | None]:
         """Wait until a leader may have messages, and return those; none if all are to be asked."""
         if not self._counts:
             await asyncio.sleep(min(left_s, _PAUSE_S))
             return []
-        if self._failure is not None:
+        if self._failure is not None or self._uncovered():
             left_s = min(left_s, _RETRY_S)
         left_s = min(left_s, _WAIT_S)
         waiting = {url: self._waiting(count, left_s) for url, count in self._counts.items()}
@@ -332,8 +342,16 @@ class _Receive:
         leaders = self._gateway.leaders_of(topic)
         if None in leaders:
             raise partition_offline(topic, leaders.index(None))
+        if uncovered := self._uncovered():
+            raise partition_moving(topic, min(uncovered))
         nothing = [] if self._nothing is None else [self._nothing]
         return merge_leased(nothing, as_frames=wants_frames(self._request))
+
+    def _uncovered(self) -> frozenset[int]:
+        """Return the partitions that have a leader and that no leader looked into."""
+        if self._covered is None:
+            return frozenset()
+        return led_partitions(self._gateway.leaders_of(self._values[0])) - self._covered
 
 
 def _is_ready(answer: Response, count: str) -> bool:

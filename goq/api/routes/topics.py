@@ -127,7 +127,7 @@ class TopicRoutes:
                 "Show a topic",
                 answer=TopicOut,
                 errors=missing,
-                routing=ToAllLeaders(merge_topic),
+                routing=ToAllLeaders(merge_topic, shows_offline=True),
                 needs=SEE,
             ),
             Route(

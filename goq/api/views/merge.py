@@ -145,7 +145,7 @@ def merge_assignment(documents: Sequence[Document]) -> Document:
     return {
         "generation": max(each["generation"] for each in documents),
         **{
-            name: sorted(number for each in documents for number in each[name])
+            name: sorted({number for each in documents for number in each[name]})
             for name in ("partitions", "revoking")
         },
     }

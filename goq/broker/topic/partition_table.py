@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,13 @@ class PartitionTable:
     def get(self, number: int) -> Partition | None:
         """Return a partition, or None if it is not open on this node."""
         return self._here.get(number)
+
+    def held(self) -> Mapping[int, object]:
+        """Return the partitions that this node has, open or offline, by number.
+
+        A partition that is closed and opened again is another object.
+        """
+        return {**self.offline, **self._here}
 
     def held_count(self) -> int:
         """Return the number of partitions that this node has, open or offline, and no other."""

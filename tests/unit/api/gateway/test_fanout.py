@@ -1,14 +1,16 @@
-"""A write to all leaders is refused only if none of them may have carried it out."""
+"""Answers of all leaders are for all partitions; a write that may be partly done is in doubt."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from goq import limits
+from goq.api.gateway.coverage import COVERAGE_OF, LocalAnswers, covered_by
 from goq.api.gateway.fanout import Fanout
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.errors import GoqError, NotLeader, PartitionOffline, TimedOut, Unavailable
@@ -27,10 +29,14 @@ class _Nodes(Fanout):
 
     def __init__(self, first: Sequence[Any], second: Sequence[Any]) -> None:
         self.partition_leaders = self  # type: ignore[assignment]
+        self.leading: list[str | None] = ["a", "b", "a"]
         self._answers = {"http://a": list(first), "http://b": list(second)}
 
     def leader_urls(self, _topic: str | None) -> list[str | None]:
         return list(self._answers)
+
+    def leaders(self, _topic: str) -> list[str | None]:
+        return self.leading
 
     def next_change(self) -> asyncio.Future[None]:
         return asyncio.get_running_loop().create_future()
@@ -72,12 +78,64 @@ def test_a_write_that_all_leaders_refuse_is_refused() -> None:
 
 
 def test_a_write_succeeds_when_the_leaders_that_refused_do_it_later() -> None:
-    assert _write(_Nodes([_DONE], [_MOVED, NotLeader("x"), _DONE])) == [200, 200]
+    assert {*_write(_Nodes([_DONE], [_MOVED, NotLeader("x"), _DONE]))} == {200}
 
 
 def test_a_read_is_never_in_doubt() -> None:
     with pytest.raises(PartitionOffline):
         _ask(_Nodes([_DONE], [Unavailable("broken")]), "GET")
+
+
+def test_a_read_is_asked_again_until_the_answers_are_for_each_partition_once() -> None:
+    for first, second in (
+        ([{0, 2}], [set(), {1}]),  # 1 has left a and is not open at b
+        ([{0}, {0, 2}], [{1}]),
+        ([{0, 1, 2}, {0, 2}], [{1}]),  # 1 is at both
+    ):
+        nodes = _Nodes([*map(_part, first)], [*map(_part, second)])
+        answers = _answers(nodes, "GET")
+        assert [*map(covered_by, answers)] == [{0, 2}, {1}]
+
+
+@pytest.mark.parametrize(("first", "second"), [({0, 2}, set()), ({0, 1, 2}, {1})])
+def test_a_read_of_a_partition_that_no_leader_serves_or_two_do_is_refused(
+    first: set[int], second: set[int]
+) -> None:
+    with pytest.raises(PartitionOffline, match="partition 1 of t"):
+        _ask(_Nodes([_part(first)], [_part(second)]), "GET")
+
+
+def test_what_shows_a_partition_as_offline_is_answered_without_it() -> None:
+    nodes = _Nodes([_part({0, 2})], [_part(set())])
+    request = Request("GET", "/", "", {}, b"")
+    answers = asyncio.run(nodes.ask_all_leaders("t", request, may_lack=True))
+    assert [*map(covered_by, answers)] == [{0, 2}, set()]
+
+
+def test_a_read_leaves_out_a_partition_without_a_leader() -> None:
+    nodes = _Nodes([_part({0, 2})], [_part(set())])
+    nodes.leading[1] = None
+    assert _ask(nodes, "GET") == [200, 200]
+
+
+def test_a_write_is_repeated_until_each_partition_was_written_and_its_first_answer_counts() -> None:
+    nodes = _Nodes([_part({0, 2}, b"first"), _part({2}, b"again")], [_part(set()), _part({0, 1})])
+    answers = _answers(nodes, "POST")
+    assert [(covered_by(each), each.body) for each in answers] == [
+        ({0, 2}, b"first"),
+        (set(), b""),
+        ({2}, b"again"),
+        ({0, 1}, b""),
+    ]
+
+
+def test_a_write_that_leaves_a_partition_out_is_in_doubt() -> None:
+    with pytest.raises(TimedOut):
+        _write(_Nodes([_part({0, 2})], [_part(set())]))
+
+
+def test_the_answers_of_nodes_of_an_earlier_version_count_as_whole() -> None:
+    assert _ask(_Nodes([_part({0})], [_DONE]), "GET") == [200, 200]
 
 
 class _Silent:
@@ -113,10 +171,24 @@ def test_a_forwarded_write_that_may_have_arrived_is_in_doubt(
     assert type(caught.value) is expected
 
 
+def _part(numbers: Collection[int], body: bytes = b"") -> Response:
+    """Return an answer that is for these partitions."""
+    held = dict.fromkeys(numbers, object())
+    router: Any = SimpleNamespace(handle=lambda _request: Response(200, body))
+    request = Request("GET", "/", "", {COVERAGE_OF: "t"}, b"")
+    answer = LocalAnswers(router, lambda _topic: held).answer(request)
+    assert isinstance(answer, Response)
+    return answer
+
+
 def _write(nodes: _Nodes) -> list[int]:
     return _ask(nodes, "POST")
 
 
 def _ask(nodes: _Nodes, method: str) -> list[int]:
+    return [answer.status for answer in _answers(nodes, method)]
+
+
+def _answers(nodes: _Nodes, method: str) -> list[Response]:
     request = Request(method, "/", "", {}, b"")
-    return [answer.status for answer in asyncio.run(nodes.ask_all_leaders("t", request))]
+    return asyncio.run(nodes.ask_all_leaders("t", request))

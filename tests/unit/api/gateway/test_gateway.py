@@ -60,7 +60,7 @@ class _Starting:
         )
 
         async def run() -> Response:
-            gateway = Gateway(router, leaders, unused, unused, self)
+            gateway = Gateway(router, leaders, unused, unused, self, lambda _topic: {0: None})
             answer = gateway.handle(Request("GET", "/t", "", {}, b""))
             return await answer if isinstance(answer, Awaitable) else answer
 

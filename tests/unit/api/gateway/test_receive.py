@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from goq import limits
+from goq.api.gateway.coverage import COVERED
 from goq.api.gateway.fanout import Fanout
 from goq.api.gateway.receive import ReceiveGateway
 from goq.api.gateway.streams import StreamGateway
@@ -296,7 +297,7 @@ def _told(*, leading: str | None = "c", **answers: Response | Exception) -> Part
         nodes, running = _begun(max_messages=3)
         nodes.leading[2] = leading
         for url in ("http://b", "http://c", None):
-            answer = answers.get((url or "here")[-1], _leased())
+            answer = answers.get("here" if url is None else url[-1], _leased())
             asked = await nodes.wait_for(url)
             if isinstance(answer, Exception):
                 asked.set_exception(answer)
@@ -345,3 +346,26 @@ def _begun(**asked: object) -> tuple[_Nodes, asyncio.Task[Response]]:
 def _leased(*receipts: str) -> Response:
     body = msgspec.json.encode({"messages": [{"receipt": text} for text in receipts]})
     return Response(200, body, "application/json", {READY: "1"})
+
+
+def test_a_receive_without_messages_tells_of_a_partition_that_its_leader_does_not_serve() -> None:
+    here, b, c = _leased(), _leased(), _leased()
+    for answer, bits in ((here, "1"), (b, "2"), (c, "0")):
+        answer.headers[COVERED] = bits
+    assert "partition 2 of t" in _told(here=here, b=b, c=c).detail
+
+
+@pytest.mark.parametrize("bits", ["4", None])
+def test_a_receive_is_empty_where_the_leaders_looked_into_all_or_one_does_not_say(
+    bits: str | None,
+) -> None:
+    async def run() -> Response:
+        nodes, running = _begun(max_messages=3)
+        for url, said in (("http://b", "2"), ("http://c", bits), (None, "1")):
+            answer = _leased()
+            if said is not None:
+                answer.headers[COVERED] = said
+            (await nodes.wait_for(url)).set_result(answer)
+        return await running
+
+    assert asyncio.run(run()).status == 200

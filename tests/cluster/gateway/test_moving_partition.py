@@ -1,0 +1,111 @@
+"""While a partition is at no leader, no answer silently leaves it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.cluster.running_cluster import NAMES, RunningCluster
+
+_MOVING = 2
+
+
+@pytest.fixture
+def moving(cluster: RunningCluster, topic: str) -> str:
+    """A topic with a message in each partition and a group that got all of them."""
+    body = {"messages": [{"value": "v", "partition": number} for number in range(6)]}
+    cluster.nodes[0].call("POST", f"/v1/topics/{topic}/messages", body)
+    while taken := cluster.nodes[0].call("POST", _group(topic, "receive"), {"max_messages": 100})[
+        "messages"
+    ]:
+        receipts = [message["receipt"] for message in taken]
+        cluster.nodes[0].call("POST", _group(topic, "ack"), {"receipts": receipts})
+    return topic
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/groups",
+        "/groups/g",
+        "/groups/g?as_of=now",
+        "/groups/g/peek",
+        "/groups/g/members",
+        "/scheduled",
+        "/history",
+        "/search?text=v",
+        "/trace?key=k",
+    ],
+)
+def test_a_read_of_all_partitions_is_refused(
+    cluster: RunningCluster, moving: str, path: str
+) -> None:
+    with _closed(cluster, moving):
+        for node in cluster.nodes:
+            answer = node.request("GET", f"/v1/topics/{moving}{path}")
+            assert (answer.status, answer.json["code"]) == (503, "partition_offline")
+            assert f"partition {_MOVING} of {moving}" in answer.json["detail"]
+
+
+def test_a_topic_shows_it_as_offline(cluster: RunningCluster, moving: str) -> None:
+    with _closed(cluster, moving):
+        for node in cluster.nodes:
+            shown = node.call("GET", f"/v1/topics/{moving}")["partitions"]
+            assert [p["partition"] for p in shown if not p.get("online", True)] == [_MOVING]
+
+
+def test_a_reset_that_leaves_it_out_is_in_doubt_and_done_when_it_is_repeated(
+    cluster: RunningCluster, moving: str
+) -> None:
+    for node in cluster.nodes:
+        with _closed(cluster, moving):
+            answer = node.request("POST", _group(moving, "reset"), {"to": "earliest"})
+            assert (answer.status, answer.json["code"]) == (504, "timed_out")
+        done = node.call("POST", _group(moving, "reset"), {"to": "earliest"})["partitions"]
+        assert [(each["partition"], each["to"]) for each in done] == [(n, 0) for n in range(6)]
+
+
+def test_a_receive_that_does_not_wait_is_refused_if_no_other_partition_has_messages(
+    cluster: RunningCluster, moving: str
+) -> None:
+    for node in cluster.nodes:
+        with _closed(cluster, moving):
+            answer = node.request("POST", _group(moving, "receive"), {})
+            assert (answer.status, answer.json["code"]) == (503, "partition_offline")
+        assert node.call("POST", _group(moving, "receive"), {}) == {"messages": []}
+
+
+def test_the_leader_of_all_partitions_does_not_answer_for_one_that_it_does_not_serve(
+    cluster: RunningCluster,
+) -> None:
+    topic = "of-one-leader"
+    cluster.create(topic, partitions=1)
+    body = {"messages": [{"value": "v"}]}
+    cluster.nodes[0].call("POST", f"/v1/topics/{topic}/messages", body)
+    with _closed(cluster, topic, 0):
+        for node in cluster.nodes:
+            for method, path in (("POST", "/groups/g/receive"), ("GET", "/search?text=v")):
+                answer = node.request(method, f"/v1/topics/{topic}{path}", {})
+                assert (answer.status, answer.json["code"]) == (503, "partition_offline")
+    assert len(cluster.nodes[0].call("POST", _group(topic, "receive"), {})["messages"]) == 1
+
+
+@contextmanager
+def _closed(cluster: RunningCluster, topic: str, number: int = _MOVING) -> Iterator[None]:
+    """Have the leader of a partition not serve it, as one that has not opened it yet."""
+    name = cluster.leaders(topic)[number]
+    assert name in NAMES
+    node: Any = cluster.by_name[name]
+    partitions = node.node.broker.topics[topic].partitions
+    closed = node.on_loop(lambda: partitions.take(number))
+    try:
+        yield
+    finally:
+        node.on_loop(lambda: partitions.put(closed))
+
+
+def _group(topic: str, verb: str) -> str:
+    return f"/v1/topics/{topic}/groups/g/{verb}"
