@@ -87,6 +87,8 @@ class Fanout:
         did not answer a read.
         """
         if url is not None:
+            if request.method == "HEAD":  # which has no body by which to tell that it has ended
+                request = copy_request(request, method="GET")
             return await self._proxy.forward(url, request, is_small=is_small, held_ms=held_ms)
         return await self.answer_here(copy_request(request, headers={LOCAL: "true"}))
 

@@ -197,6 +197,18 @@ def _redriven(node: Any, topic: str, **asked: Any) -> int:
     return redriven
 
 
+@pytest.mark.parametrize("path", ["/v1/messages/{}:1:0", "/v1/topics/{}/messages?partition=1"])
+def test_the_head_of_an_answer_is_that_of_the_leader_on_every_node(
+    cluster: RunningCluster, topic: str, path: str
+) -> None:
+    publish(cluster, topic, 6)
+    whole = cluster.nodes[0].request("GET", path.format(topic))
+    for node in cluster.nodes:
+        head = node.request("HEAD", path.format(topic), timeout_s=10)
+        assert (head.status, head.body) == (200, b"")
+        assert head.headers["content-length"] == str(len(whole.body))
+
+
 def _dead_count(cluster: RunningCluster, topic: str) -> list[int]:
     path = f"/v1/topics/{topic}/dead"
     return [len(node.call("GET", path)["messages"]) for node in cluster.nodes]
