@@ -83,8 +83,9 @@ class Fanout:
         ``is_small`` says that the answer is small, and comes at once or after ``held_ms`` at most.
 
         Raises ``NotLeader`` if the node cannot be reached and so did nothing, ``PartitionOffline``
-        if that has lasted, ``TimedOut`` if it may have carried out a write, ``Unavailable`` if it
-        did not answer a read.
+        if that has lasted, ``TooManyRequests`` if too many requests are under way there,
+        ``TimedOut`` if it may have carried out a write, ``Unavailable`` if it did not answer a
+        read.
         """
         if url is not None:
             if request.method == "HEAD":  # which has no body by which to tell that it has ended
@@ -210,17 +211,20 @@ class Fanout:
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.FORWARD_LEADER_WAIT_S
         while True:
+            failure: Unavailable | None = None
             try:
                 response = await self.ask(self.partition_leaders.leader_url(topic, number), request)
                 if response.status != NotLeader.http_status:
                     return response
+                failure = partition_moving(topic, number)
             except NotLeader:
                 pass
             except Unavailable as error:
                 if request.method not in ("GET", "HEAD") or isinstance(error, PartitionOffline):
                     raise
+                failure = error
             if loop.time() >= until:
-                raise partition_offline(topic, number)
+                raise failure or partition_offline(topic, number)
             await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
 

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from goq import limits
 from goq.cluster.rpc.client import UNSENT, NodeConnections, PeerTls, header_pairs, parsed_url
-from goq.errors import NotLeader, TimedOut, Unavailable
-from goq.http.client.errors import TransportError
+from goq.errors import NotLeader, TimedOut, TooManyRequests, Unavailable
+from goq.http.client.errors import PoolTimeout, TransportError
 from goq.http.client.http1 import ClientRequest, RequestTimeouts, encode_head
 from goq.http.client.transport import ProtocolStream
 from goq.http.message import LOCAL, Item, OwnedStream, Request, Response
@@ -30,15 +30,20 @@ _HOP_BY_HOP = frozenset(
 
 
 class HttpProxy:
-    """Forwards requests over connections to the HTTP ports of the other nodes."""
+    """Forwards requests over connections to the HTTP ports of the other nodes.
+
+    Receives have connections of their own: a stream keeps one for as long as it lasts.
+    """
 
     def __init__(self, tls: PeerTls | None = None) -> None:
         self._connections = NodeConnections(limits.FORWARD_CONNECTIONS_MAX, tls)
+        self._receiving = NodeConnections(limits.FORWARD_CONNECTIONS_MAX, tls)
 
     async def forward(self, url: str, request: Request) -> Response:
         """Return the response of the node at ``url``, which must not forward the request again.
 
-        Raises ``NotLeader`` if nothing listens there. If no response came, the node may have done
+        Raises ``NotLeader`` if nothing listens there, and ``TooManyRequests`` if no connection is
+        free; nothing was done then. If no response came, the node may have done
         what was asked: ``TimedOut``, or ``Unavailable`` for a request that only reads.
         """
         target = quote(request.path, safe="/:")
@@ -50,11 +55,21 @@ class HttpProxy:
         head = encode_head(request.method, parsed, target.encode("latin-1"), pairs)
         timeout_s = limits.FORWARD_TIMEOUT_S
         timeouts = RequestTimeouts(
-            timeout_s, limits.FORWARD_CONNECT_TIMEOUT_S, timeout_s, timeout_s
+            limits.FORWARD_CONNECTION_WAIT_S,
+            limits.FORWARD_CONNECT_TIMEOUT_S,
+            timeout_s,
+            timeout_s,
         )
         forwarded = ClientRequest(request.method, parsed, head, request.body, timeouts)
         try:
-            return await _response(await self._connections.transport(url).stream(forwarded))
+            connections = self._receiving if _receives(request) else self._connections
+            return await _response(await connections.transport(url).stream(forwarded))
+        except PoolTimeout:
+            raise TooManyRequests(
+                f"this node has {limits.FORWARD_CONNECTIONS_MAX} requests under way at {url}, and"
+                " no connection is free for more; ask that node itself, or later",
+                retry_after_ms=1000,
+            ) from None
         except UNSENT as error:
             raise NotLeader(
                 f"the node at {url} cannot be reached ({error})", retry_after_ms=500
@@ -70,6 +85,11 @@ class HttpProxy:
     async def close(self) -> None:
         """Close all connections; requests that wait for a response fail."""
         await self._connections.close()
+        await self._receiving.close()
+
+
+def _receives(request: Request) -> bool:
+    return request.method == "POST" and request.path.endswith("/receive")
 
 
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,14 @@ from goq import limits
 from goq.api.gateway.coverage import COVERAGE_OF, LocalAnswers, covered_by
 from goq.api.gateway.fanout import Fanout
 from goq.cluster.forwarding.http_proxy import HttpProxy
-from goq.errors import GoqError, NotLeader, PartitionOffline, TimedOut, Unavailable
+from goq.errors import (
+    GoqError,
+    NotLeader,
+    PartitionOffline,
+    TimedOut,
+    TooManyRequests,
+    Unavailable,
+)
 from goq.http.client import errors as transport_errors
 from goq.http.message import Request, Response
 
@@ -34,6 +41,9 @@ class _Nodes(Fanout):
 
     def leader_urls(self, _topic: str | None) -> list[str | None]:
         return list(self._answers)
+
+    def leader_url(self, _topic: str, _number: int) -> str | None:
+        return "http://a"
 
     def leaders(self, _topic: str) -> list[str | None]:
         return self.leading
@@ -157,7 +167,8 @@ class _Silent:
         ("GET", "ReadError", Unavailable),
         ("POST", "ConnectError", NotLeader),
         ("POST", "ConnectTimeout", NotLeader),
-        ("POST", "PoolTimeout", NotLeader),
+        ("POST", "PoolTimeout", TooManyRequests),
+        ("GET", "PoolTimeout", TooManyRequests),
     ],
 )
 def test_a_forwarded_write_that_may_have_arrived_is_in_doubt(
@@ -169,6 +180,13 @@ def test_a_forwarded_write_that_may_have_arrived_is_in_doubt(
     with pytest.raises(expected) as caught:
         asyncio.run(proxy.forward("http://a", Request(method, "/", "", {}, b"")))
     assert type(caught.value) is expected
+
+
+def test_a_leader_that_does_not_answer_is_not_said_to_be_missing() -> None:
+    for answer, told in ((Unavailable("a is busy"), "a is busy"), (_MOVED, "leader .* changes")):
+        nodes = _Nodes([answer], [])
+        with pytest.raises(Unavailable, match=told):
+            asyncio.run(nodes.ask_partition_leader("t", 0, Request("GET", "/", "", {}, b"")))
 
 
 def _part(numbers: Collection[int], body: bytes = b"") -> Response:
