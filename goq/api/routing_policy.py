@@ -31,8 +31,8 @@ MERGED_STREAM: Final = "goq-internal-merged-stream"
 REOPENED: Final = "goq-internal-reopened"
 """Request header, between nodes: that this node had a part of the client's stream before."""
 Document = dict[str, Any]
-TopicOf = Callable[[Sequence[str]], str | None]
-"""Returns the topic whose leaders answer, from the path parameters; ``None`` for all nodes."""
+TopicOf = Callable[[Request, Sequence[str]], str | None]
+"""Returns the topic whose leaders answer a request with path parameters; ``None`` for all nodes."""
 
 
 class MergeContext(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class ToPartitionLeader(msgspec.Struct, frozen=True):
     find: Callable[[Request, Sequence[str]], tuple[str, int] | None]
 
 
-def topic_of_path(values: Sequence[str]) -> str | None:
+def topic_of_path(_request: Request, values: Sequence[str]) -> str | None:
     """Return the topic in the path."""
     return values[0] if values else None
 

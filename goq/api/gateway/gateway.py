@@ -111,7 +111,9 @@ class Gateway:
                 return self._router.handle(request)
             if isinstance(route.routing, ToPartitionLeader):
                 return self._route_to_leader(request, route, route.routing, values)
-            topic = None if route.routing is CustomRouting.STREAM else _topic_of(route, values)
+            topic = (
+                None if route.routing is CustomRouting.STREAM else _topic_of(request, route, values)
+            )
             if _may_answer_alone(request, route) and self._leads_all(topic):
                 assert topic is not None
                 return self._answer_alone(request, route, values, topic)
@@ -170,7 +172,7 @@ class Gateway:
             return await self._fanout.ask_partition_leader(values[0], number, request)
         if request.method == "HEAD":
             request = copy_request(request, method="GET")
-        topic = routing.topic_of(values)
+        topic = routing.topic_of(request, values)
         answers = await self._fanout.ask_all_leaders(
             topic, request, needs_all=routing.needs_all, may_lack=routing.shows_offline
         )
@@ -308,8 +310,10 @@ def _shows_metadata(route: Route) -> bool:
     return _changes_metadata(route) or isinstance(route.routing, ToAllLeaders)
 
 
-def _topic_of(route: Route, values: Sequence[str]) -> str | None:
-    """Return the topic whose leaders answer, ``None`` for all nodes."""
+def _topic_of(request: Request, route: Route, values: Sequence[str]) -> str | None:
+    """Return the topic whose leaders answer, ``None`` for all nodes or the one with a stream."""
+    if route.routing is CustomRouting.STREAM:
+        return None
     if isinstance(route.routing, ToAllLeaders | Sequential):
-        return route.routing.topic_of(values)
-    return topic_of_path(values)
+        return route.routing.topic_of(request, values)
+    return topic_of_path(request, values)

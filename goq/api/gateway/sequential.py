@@ -31,7 +31,7 @@ async def ask_in_sequence(
 
     Raises ``InvalidInput``, ``PartitionOffline`` and ``Unavailable``.
     """
-    topic = routing.topic_of(values)
+    topic = routing.topic_of(request, values)
     assert topic is not None
     fields = _fields_of(request)
     one, left = (

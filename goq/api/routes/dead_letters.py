@@ -219,7 +219,7 @@ class DeadLetterRoutes:
         at = _id(dead.name, took.next)
         return json_response(PurgeOut(dry_run, took.matched, took.removed, at))
 
-    def _topic_of_path(self, values: Sequence[str]) -> str | None:
+    def _topic_of_path(self, _request: Request, values: Sequence[str]) -> str | None:
         """Return the dead-letter topic of the topic in the path."""
         return self._place(values[0]).dead
 

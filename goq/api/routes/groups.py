@@ -48,6 +48,7 @@ from goq.api.views.merge import merge_group, merge_groups, merge_partitions
 from goq.api.views.merge_pages import merge_by_offset
 from goq.api.views.peek import Peek, state_of
 from goq.broker.broker import Broker
+from goq.broker.dlq.place import dead_letter_place
 from goq.broker.topic.settler import UnsettledReceipt
 from goq.clock import TimeSlice
 from goq.delivery.events.transitions import MessageState
@@ -148,7 +149,7 @@ class GroupRoutes:
                     Parameter("after", "go on behind this message id", MESSAGE_ID),
                 ),
                 errors=_MISSING,
-                routing=ToAllLeaders(_merge_peeked),
+                routing=ToAllLeaders(_merge_peeked, self._peeked_topic),
                 needs=READ_GROUP,
             ),
         ]
@@ -264,6 +265,12 @@ class GroupRoutes:
         limit = query_int(request, "limit", _PEEKED, minimum=1, maximum=limits.READ_MESSAGES_MAX)
         state, after = state_of(request.query.get("state", "ready")), request.query.get("after")
         return await self._peek.page(topic, group, state, limit, after)
+
+    def _peeked_topic(self, request: Request, values: Sequence[str]) -> str | None:
+        """Return the topic that has the messages of a peek: dead ones are in another."""
+        if request.query.get("state") != MessageState.DEAD:
+            return values[0]
+        return dead_letter_place(values[0], self._broker.topics, self._broker.start_queue.rows).dead
 
 
 def _settling(name: str, handler: RouteHandler, summary: str, body: type[Any]) -> Route:

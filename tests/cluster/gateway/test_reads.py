@@ -197,6 +197,24 @@ def _redriven(node: Any, topic: str, **asked: Any) -> int:
     return redriven
 
 
+def test_a_peek_at_dead_messages_asks_the_leaders_of_the_dead_letter_topic(
+    cluster: RunningCluster,
+) -> None:
+    topic, first = "dying", cluster.nodes[0]
+    cluster.create(topic, partitions=1)
+    first.call("POST", f"/v1/topics/{topic}/messages", {"messages": [{"value": "v"}]})
+    (taken,) = first.call("POST", _group(topic, "receive"), {})["messages"]
+    first.call("POST", _group(topic, "reject"), {"receipts": [taken["receipt"]]})
+    eventually(lambda: _dead_count(cluster, topic) == [1] * 3)
+    for name in NAMES:
+        to = {"topic": f"{topic}.dlq", "partition": 0, "leader": name}
+        if cluster.leaders(f"{topic}.dlq") != [name]:
+            first.call("POST", "/v1/cluster/elections", to)
+        for node in cluster.nodes:
+            found = node.call("GET", _group(topic, "peek?state=dead"))["messages"]
+            assert [message["value"] for message in found] == ["v"]
+
+
 @pytest.mark.parametrize("path", ["/v1/messages/{}:1:0", "/v1/topics/{}/messages?partition=1"])
 def test_the_head_of_an_answer_is_that_of_the_leader_on_every_node(
     cluster: RunningCluster, topic: str, path: str
