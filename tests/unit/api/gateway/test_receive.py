@@ -111,7 +111,7 @@ def test_a_leader_that_hangs_is_not_waited_for_long_and_gets_back_what_it_leased
     monkeypatch.setattr(limits, "REMOTE_STORE_WAIT_MS", 1)
 
     async def run() -> list[str]:
-        nodes, running = _begun(max_messages=10)
+        nodes, running = _begun(max_messages=10, wait="60s")
         hung = await nodes.wait_for("http://b")
         await nodes.wait_for(None)
         running.cancel()
