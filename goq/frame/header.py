@@ -54,7 +54,7 @@ class Attribute:
     HEADERS: Final = 1 << 3
     ZSTD: Final = 1 << 4
     EVENTS: Final = 1 << 5
-    REDRIVEN: Final = 1 << 6
+    COPY: Final = 1 << 6
     REMOVED: Final = 1 << 7
     DELIVER_AT: Final = 1 << 8
     EXPIRES_AT: Final = 1 << 9

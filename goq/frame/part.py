@@ -31,7 +31,7 @@ _WIDE = {
     Attribute.KEY_HASH: "V8",
     Attribute.DEDUP_ID: "V16",
 }
-_ABSENT = Attribute.ZSTD | Attribute.KEY_NULLS | Attribute.VALUE_NULLS | Attribute.REDRIVEN
+_ABSENT = Attribute.ZSTD | Attribute.KEY_NULLS | Attribute.VALUE_NULLS | Attribute.COPY
 
 
 def columns_present(view: FrameView) -> int:

@@ -24,7 +24,7 @@ def leave_out(view: FrameView, columns: Collection[str]) -> FrameView:
     """Return the frame without some of ``OPTIONAL_COLUMNS``, uncompressed.
 
     Its values are then empty, except for tombstones, which stay; or it has no headers, and is not
-    marked as redriven. The offsets, the other columns and the fields of the header stay.
+    marked as copies. The offsets, the other columns and the fields of the header stay.
     """
     header, raw = view.header, view.raw_payload
     removed = view.removed_rows
@@ -43,7 +43,7 @@ def leave_out(view: FrameView, columns: Collection[str]) -> FrameView:
         kept[:1] = [raw[:validity_bytes], no_values]
     if "headers" in columns:
         del kept[-1]
-        attributes &= ~(Attribute.HEADERS | Attribute.REDRIVEN)
+        attributes &= ~(Attribute.HEADERS | Attribute.COPY)
     lengths = sum(map(len, kept)).to_bytes(4, "little") * 2
     body = b"".join((view.fixed_sections, lengths, *kept))
     changed = header._replace(

@@ -205,7 +205,7 @@ def removed_run(base_offset: int, count: int, *, append_time_us: int, leader_epo
 def _stamped(frame: bytes, view: FrameView) -> bytes:
     header = parse_header(frame)
     header = stamp(
-        header._replace(attributes=header.attributes | view.header.attributes & Attribute.REDRIVEN),
+        header._replace(attributes=header.attributes | view.header.attributes & Attribute.COPY),
         base_offset=view.header.base_offset,
         append_time_us=view.header.append_time_us,
         leader_epoch=view.header.leader_epoch,

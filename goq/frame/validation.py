@@ -45,8 +45,8 @@ def check_frame(view: FrameView) -> None:
         return
     if header.attributes & Attribute.EVENTS:
         raise InvalidFrame("a frame of events is not a frame of messages")
-    if header.attributes & Attribute.REDRIVEN:
-        raise InvalidFrame("only the node marks a frame as redriven")
+    if header.attributes & Attribute.COPY:
+        raise InvalidFrame("only the node marks a frame as copies")
     if header.attributes & Attribute.REMOVED:
         raise InvalidFrame("only the node removes messages from a frame")
     if header.attributes & Attribute.KEY_NULLS and not header.attributes & Attribute.KEYS:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from goq.errors import InvalidInput
 from goq.model import MessageId
 from goq.sqs.protocol.bounds import (
     ATTRIBUTE_NAME_CHARS_MAX,
@@ -30,8 +28,6 @@ from goq.sqs.protocol.shapes import AttributeValue
 
 TYPES_HEADER: Final = "AWS.types"
 DEDUP_HEADER: Final = "AWS.dedup-id"
-_ORIGIN_HEADER: Final = "goq-dead-id"
-_REDRIVEN_HEADER: Final = "goq-redriven-from"
 TRACE_HEADER: Final = "AWS.trace"
 HIDDEN_HEADERS: Final = ("AWS.", "goq-dead-", "goq-redrive")
 TRACE_ATTRIBUTE: Final = "AWSTraceHeader"
@@ -66,6 +62,18 @@ class LeasedContent(msgspec.Struct):
     key: str | None = None
     tenant: str | None = None
     headers: dict[str, str] | list[dict[str, str]] = {}
+    origin: str = ""
+    redriven_from: str = ""
+
+    @property
+    def last_death(self) -> MessageId | None:
+        """The id of a message when it was given up last, also if it was redriven since then."""
+        return MessageId.parse(self.origin) if self.origin else None
+
+    @property
+    def former_id(self) -> MessageId | None:
+        """The id of a dead letter before it was one. A redriven message is a new one."""
+        return None if self.redriven_from else self.last_death
 
     @property
     def body(self) -> str:
@@ -184,18 +192,6 @@ class ReceivedHeaders:
         """Return a header's value if it is a text."""
         value = self._values.get(name)
         return value if isinstance(value, str) else None
-
-    @property
-    def last_death(self) -> MessageId | None:
-        """The id of a message when it was given up last, also if it was redriven since then."""
-        with suppress(InvalidInput):
-            return MessageId.parse(self.text(_ORIGIN_HEADER) or "")
-        return None
-
-    @property
-    def origin(self) -> MessageId | None:
-        """The id of a dead letter before it was one. A redriven message is a new one."""
-        return None if _REDRIVEN_HEADER in self._values else self.last_death
 
     def attributes(
         self, asked: Collection[str], readable: Callable[[str], str]

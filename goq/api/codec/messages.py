@@ -12,12 +12,14 @@ import msgspec
 from goq.api.codec.long_value import LONG_BYTES, LongValue, encode_long_value, message_parts
 from goq.api.schemas.groups import ReceivedOut
 from goq.api.schemas.messages import MessageOut
+from goq.broker.outbox.dead_letter_headers import copy_origin
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
 from goq.delivery.events.event import Span
+from goq.frame.header import Attribute
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
 from goq.http.message import BytesLike, Response
 from goq.limits import KIB
@@ -114,6 +116,8 @@ def _frame_json(
             priority=default_priority,
         )
         put_message(out, message)
+        if view.header.attributes & Attribute.COPY:
+            _put_origin(out, message.headers)
         if view.header.attributes & DELIVERY_COLUMNS:
             put_delivery(out, message, settings)
         yield out
@@ -128,6 +132,14 @@ def _messages(view: FrameView, start: int, end: int) -> Iterator[tuple[int, Mess
         yield from (
             found if removed is None else compress(found, removed.kept(first - base, last - base))
         )
+
+
+def _put_origin(out: MessageOut, headers: Sequence[Header]) -> None:
+    died_as, redriven_from = copy_origin(headers)
+    if died_as is not None:
+        out.origin = died_as
+    if redriven_from is not None:
+        out.redriven_from = redriven_from
 
 
 def put_delivery(out: MessageOut, message: Message, settings: TopicSettings) -> None:

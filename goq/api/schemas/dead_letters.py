@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UnsetType
 
 from goq.api.schemas.base import Input
 from goq.api.schemas.messages import MessageOut
@@ -39,7 +40,7 @@ class DeadLetterOut(MessageOut, kw_only=True):
     ``failures`` lists its failed attempts, ``earlier`` its deaths before it was redriven.
     """
 
-    origin: str | None = None
+    origin: str | UnsetType | None = None
     group: str | None = None
     attempts: int | None = None
     cause: str | None = None

@@ -91,7 +91,11 @@ class PublishOut(Output):
 
 
 class MessageOut(Output, kw_only=True):
-    """A message; value, key and headers are in base64 if they are not UTF-8 text."""
+    """A message; value, key and headers are in base64 if they are not UTF-8 text.
+
+    ``origin`` is the message that a dead letter was before a group gave it up. A redriven message
+    has it too, and ``redriven_from``, the dead letter. The node sets them, whatever headers say.
+    """
 
     id: str
     partition: Index
@@ -111,6 +115,8 @@ class MessageOut(Output, kw_only=True):
     lease_until: DateTime | UnsetType = UNSET
     state: str | UnsetType = UNSET
     due: DateTime | UnsetType = UNSET
+    origin: str | UnsetType | None = UNSET
+    redriven_from: str | UnsetType = UNSET
 
 
 class FoundMessagesOut(msgspec.Struct):

@@ -162,7 +162,7 @@ class Peek:
                 for offset in range(begin, end):
                     if page.is_full:
                         return page.answer(is_last=False)
-                    headers = _headers(views, offset)
+                    headers = _copy_headers(views, offset)
                     is_own = (DEAD_GROUP_HEADER, name) in headers and (
                         origin_topic is None or _died_in(headers) == origin_topic
                     )
@@ -206,11 +206,12 @@ def _expired(views: list[FrameView], start: int, end: int, now_ms: int) -> set[i
     return found
 
 
-def _headers(views: list[FrameView], offset: int) -> Sequence[Header]:
-    """Return the headers of a message."""
+def _copy_headers(views: list[FrameView], offset: int) -> Sequence[Header]:
+    """Return the headers of a message that the outbox wrote: what others claim does not count."""
     for view in views:
         index = offset - view.header.base_offset
-        if 0 <= index < view.header.message_count:
+        is_copy = view.header.attributes & Attribute.COPY
+        if is_copy and 0 <= index < view.header.message_count:
             (headers,) = view.headers(index, index + 1)
             return headers
     return ()

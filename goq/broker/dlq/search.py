@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from goq import limits
-from goq.broker.outbox.dead_letter_headers import DeadLetter, read_dead_letter
+from goq.broker.outbox.dead_letter_headers import DeadLetter, dead_letter_of
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.topic import Topic
 from goq.errors import InvalidInput
@@ -166,7 +166,7 @@ class DeadLetterSearch:
             for offset, message, is_kept in zip(range(first, last), messages, kept, strict=True):
                 if not is_kept:
                     continue
-                letter = read_dead_letter(message.headers)
+                letter = dead_letter_of(view.header.attributes, message.headers)
                 message_id = str(MessageId(self._topic.name, number, offset))
                 if self._query.matches(message_id, message.key, letter):
                     time_us = view.header.append_time_us

@@ -50,9 +50,9 @@ class CachedFrame:
         self.removed_rows = view.removed_rows
         self.groups: dict[int, str] | None = None
         """The one group that a redriven message is for, by row."""
-        if view.header.attributes & Attribute.REDRIVEN:
+        if view.header.attributes & Attribute.COPY:
             found = view.header_values(REDRIVE_GROUP_HEADER.encode())
-            self.groups = {row: value.decode() for row, value in found.items()}
+            self.groups = {row: value.decode() for row, value in found.items()} or None
         keys = view.column(Attribute.KEY_HASH)
         self.keys = keys.cast("Q") if keys is not None else None
         expires = view.column(Attribute.EXPIRES_AT)

@@ -18,6 +18,7 @@ from goq.broker.outbox.dead_letter_headers import (
     failed_attempts,
     placeholder_headers,
     redriven_headers,
+    without_claims,
 )
 from goq.broker.partition_context import PartitionId
 from goq.delivery.events.event import Failure
@@ -81,11 +82,9 @@ class RecordCopier:
                 break
         self._view = None
         frame = encode_frame(self._columns(copies), producer=mark)
-        if any(not entry.event.group for entry in entries):
-            header = parse_header(frame)
-            header = header._replace(attributes=header.attributes | Attribute.REDRIVEN)
-            frame = header.pack() + frame[HEADER_BYTES:]
-        return FrameView.parse(frame)
+        header = parse_header(frame)
+        header = header._replace(attributes=header.attributes | Attribute.COPY)
+        return FrameView.parse(header.pack() + frame[HEADER_BYTES:])
 
     def _columns(self, copies: Sequence[_RecordCopy]) -> Columns:
         lanes = [self._default_lane if c.lane is None else c.lane for c in copies]
@@ -156,6 +155,7 @@ class RecordCopier:
                 yield self._placeholder(entry, start + index, attempt, _COMPACTED)
                 continue
             headers = found.headers[index] if found.headers is not None else ()
+            headers = without_claims(view.header.attributes, headers)
             origin = self._origin(entry, start + index, attempt, published)
             if entry.event.group:
                 chosen = dead_letter_headers_of(headers, origin)

@@ -7,6 +7,10 @@ attempts, and its earlier origins. ``goq-dead-lost`` marks a message that could 
 A message that was redriven also has ``goq-redrives``, how often, ``goq-redrive-group``, the group
 that it is for, and ``goq-redriven-from``, the id of the dead letter that it is a copy of.
 
+Clients may publish headers of these names too. They count only in frames that the outbox wrote,
+which :attr:`~goq.frame.header.Attribute.COPY` marks: :func:`dead_letter_of` tells them apart. No
+copy takes over those of a client.
+
 These headers do not count against the number of headers that a message may have. They share its
 limit in bytes: the history is cut first, oldest part first, then the reason.
 """
@@ -21,6 +25,7 @@ import msgspec
 from goq import limits
 from goq.broker.log.frame_cache import REDRIVE_GROUP_HEADER
 from goq.delivery.events.event import Failure
+from goq.frame.header import Attribute
 from goq.model import Header
 from goq.units import format_time_us
 
@@ -67,6 +72,17 @@ class DeadLetterOrigin(msgspec.Struct, omit_defaults=True):
         return self.id.rsplit(":", 2)[0]
 
 
+class CopyOrigin(NamedTuple):
+    """The messages that a copy of the outbox comes from, by id; None where there is none.
+
+    ``died_as`` is the message that a group gave up last. ``redriven_from`` is the dead letter that
+    a redriven message is a copy of.
+    """
+
+    died_as: str | None
+    redriven_from: str | None
+
+
 class _History(msgspec.Struct, omit_defaults=True):
     failures: list[FailedAttempt] = []
     earlier: list[DeadLetterOrigin] = []
@@ -92,8 +108,36 @@ _decode_history = msgspec.json.Decoder(_History).decode
 _encode = msgspec.json.Encoder().encode
 
 
+def dead_letter_of(attributes: int, headers: Sequence[Header]) -> DeadLetter:
+    """Return what a message in a frame with these attributes tells of its deaths.
+
+    Headers of a client tell nothing: it could claim to come from a topic that it may not publish
+    to, and a redrive would put it there.
+    """
+    if attributes & Attribute.COPY:
+        return read_dead_letter(headers)
+    return DeadLetter(None, [], 0, "", "", list(headers))
+
+
+def without_claims(attributes: int, headers: Sequence[Header]) -> Sequence[Header]:
+    """Return the headers of a message to copy, without those that only the outbox may write."""
+    if attributes & Attribute.COPY:
+        return headers
+    return [header for header in headers if header[0] not in _NAMES]
+
+
+def copy_origin(headers: Sequence[Header]) -> CopyOrigin:
+    """Return the origin of a message in a frame that the outbox wrote."""
+    values = dict(headers)
+    found = [values[name].decode() if name in values else None for name in (_ID, _REDRIVEN_FROM)]
+    return CopyOrigin(*found)
+
+
 def read_dead_letter(headers: Sequence[Header]) -> DeadLetter:
-    """Return the content of the headers. A header with an invalid value counts as absent."""
+    """Return the content of headers that the outbox wrote, see :func:`dead_letter_of`.
+
+    A header with an invalid value counts as absent.
+    """
     values: dict[str, bytes] = {}
     own: list[Header] = []
     for name, value in headers:
@@ -178,7 +222,13 @@ def redriven_headers(headers: Sequence[Header], letter_id: str, target: str) -> 
 
 def placeholder_headers(life_id: str, lost: str) -> list[Header]:
     """Return the headers of the placeholder for a lost dead letter. No group receives it."""
-    return [(_ID, life_id.encode()), (_LOST, lost.encode()), (REDRIVE_GROUP_HEADER, b"")]
+    life = life_id.encode()
+    return [
+        (_ID, life),
+        (_LOST, lost.encode()),
+        (_REDRIVEN_FROM, life),
+        (REDRIVE_GROUP_HEADER, b""),
+    ]
 
 
 def failed_attempts(failures: Sequence[Failure]) -> list[FailedAttempt]:

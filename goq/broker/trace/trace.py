@@ -12,20 +12,22 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import NamedTuple
 
-from goq.broker.outbox.dead_letter_headers import read_dead_letter
+from goq.broker.outbox.dead_letter_headers import copy_origin
+from goq.broker.partition_context import PartitionId
 from goq.broker.runtime.disposal import Container
 from goq.delivery.trace.steps import Step, StepName, TraceGap
 from goq.delivery.trace.timeline import Timeline
 from goq.errors import InvalidInput
-from goq.model import DEAD_LETTERS_SUFFIX, Message, MessageId
+from goq.model import Message, MessageId
 
+_ELSEWHERE = "another node leads partition {1} of {0}: a trace of the message there tells the rest"
 _CUT = "there are more copies than a trace follows"
 
 
 class MessageHistory(NamedTuple):
     """The history of one message of a trace. ``message`` is None if the message cannot be read.
 
-    ``is_copy`` means that the outbox of the origin in its headers published it.
+    ``is_copy`` means that an outbox published it, so that its headers tell where it comes from.
     ``retained_until_us`` is the time before which retention by age does not delete it.
     """
 
@@ -34,7 +36,6 @@ class MessageHistory(NamedTuple):
     message: Message | None
     published_us: int | None
     producer: str | None
-    is_redriven: bool
     is_copy: bool
     retained_until_us: int | None
     timeline: Timeline
@@ -126,11 +127,13 @@ def build_trace(
     may_name: Callable[[str], bool] = lambda _topic: True,
     *,
     is_cut: bool,
+    elsewhere: Sequence[PartitionId] = (),
 ) -> Trace:
     """Return the trace of these messages. Each message has to come after its origin.
 
     An origin that only the headers of a message tell of is named if ``may_name`` its topic.
-    ``is_cut`` means that there are more copies than these.
+    ``is_cut`` means that there are more copies than these. Other nodes lead the partitions
+    ``elsewhere``, which have more of it.
     """
     origins = _origins(links)
     steps = [
@@ -141,6 +144,8 @@ def build_trace(
         for each in messages
     ]
     incomplete = dict.fromkeys(gap for each in messages for gap in each.timeline.incomplete)
+    for place in elsewhere:
+        incomplete[TraceGap(None, None, _ELSEWHERE.format(*place))] = None
     if is_cut:
         incomplete[TraceGap(None, None, _CUT)] = None
     return Trace(
@@ -198,14 +203,10 @@ def _traced_step(
 
 
 def _claimed_origin(history: MessageHistory) -> MessageId | None:
-    """Return the origin of a dead letter by its headers. Headers of other messages do not count."""
-    if history.message is None or history.is_redriven:
+    """Return the origin of a copy by its headers. Headers of other messages do not count."""
+    if history.message is None or not history.is_copy:
         return None
-    claimed = read_dead_letter(history.message.headers).origin
+    died_as, redriven_from = copy_origin(history.message.headers)
     with suppress(InvalidInput):
-        origin = MessageId.parse(claimed.id) if claimed is not None else None
-        if origin is None:
-            return None
-        if history.is_copy or origin.topic + DEAD_LETTERS_SUFFIX == history.id.topic:
-            return origin
+        return MessageId.parse(redriven_from or died_as or "")
     return None

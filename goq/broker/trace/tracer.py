@@ -2,9 +2,9 @@
 
 Blocking work runs in the threads of the partition. Each message is searched in the live log and in
 the archive. Copies are followed forwards by the offsets in ``CopyStored`` events. They are followed
-backwards by the headers of the copy. An origin in headers counts only if the events of the origin
-lead to the copy. What is in topics that the asker may not read is not looked at: anyone can write
-headers, and the answer must not depend on what the asker may not know.
+backwards by the headers of the copy, if the outbox wrote them. What is in topics that the asker may
+not read is not looked at: the answer must not depend on what the asker may not know. A message in a
+partition that another node leads is named where its offset is known, and not followed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from goq.broker.broker import Broker
 from goq.broker.events.search import IndexedEventLog, timeline_of
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import Partition
+from goq.broker.partition_context import PartitionId
 from goq.broker.trace.sources import (
     TraceSource,
     TraceSources,
@@ -38,10 +39,10 @@ from goq.broker.trace.trace import (
 from goq.delivery.events.event import SnapshotStarted
 from goq.delivery.trace.steps import PublishRecord
 from goq.delivery.trace.timeline import Timeline
-from goq.errors import GoqError, InvalidInput, MessageNotFound
-from goq.frame.header import Attribute, FrameHeader
+from goq.errors import GoqError, InvalidInput, MessageNotFound, NotLeader
+from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.model import Message, MessageId
+from goq.model import MessageId
 from goq.units import format_time_us
 
 LIVE, _ARCHIVED = "live", "archived"
@@ -102,24 +103,31 @@ class Tracer:
         found = {message_id: asked}
         links: Links = {}
         waiting, is_cut = [asked], False
+        elsewhere: dict[PartitionId, None] = {}
         while waiting:
             each = waiting.pop(0)
-            links[each.id] = await self._copies_of(each, may_read)
-            origins = [] if each.message is None else _origins_of(each.message)
-            origins = [origin for origin in origins if may_read(origin.topic)]
+            links[each.id] = await self._copies_of(each, may_read, elsewhere)
+            origins = [origin for origin in _origins_of(each) if may_read(origin.topic)]
             for near in (*links[each.id].values(), *origins):
                 if near in found:
                     continue
                 if len(found) >= self._copies_max:
                     is_cut = True
                     break
-                with suppress(GoqError):  # deleted, alone or with its topic
+                try:
                     found[near] = await self._history_of(near)
+                except NotLeader:
+                    elsewhere[PartitionId(near.topic, near.partition)] = None
+                except GoqError:  # deleted, alone or with its topic
+                    continue
+                else:
                     waiting.append(found[near])
         together = linked_messages(message_id, links)
         chosen = [each for each in found.values() if each.id in together]
         ordered = order_by_origin(chosen, links)
-        build = partial(build_trace, asked, ordered, links, may_read, is_cut=is_cut)
+        build = partial(
+            build_trace, asked, ordered, links, may_read, is_cut=is_cut, elsewhere=list(elsewhere)
+        )
         if sum(len(each.timeline.steps) for each in ordered) <= _STEPS_AT_ONCE:
             return build()
         return await asyncio.to_thread(build)  # of what does not change any more
@@ -163,7 +171,7 @@ class Tracer:
             if not is_there:
                 _check_known(partition, logs, message_id, timeline)
             state = _DAMAGED if is_there else _DELETED
-            return MessageHistory(message_id, state, None, None, None, False, False, None, timeline)
+            return MessageHistory(message_id, state, None, None, None, False, None, timeline)
         header, index = view.header, offset - view.header.base_offset
         if view.removed_rows is not None and view.removed_rows.has(index):
             time_us = None if _may_be_merged(view) else header.append_time_us
@@ -172,14 +180,13 @@ class Tracer:
             timeline = build(published)
             timeline.add_compacted()
             return MessageHistory(
-                message_id, _COMPACTED, None, time_us, producer, False, False, None, timeline
+                message_id, _COMPACTED, None, time_us, producer, False, None, timeline
             )
         (message,) = view.messages(index, index + 1)
         is_delayed = message.deliver_at_ms > header.append_time_us // 1000
         due_ms = message.deliver_at_ms if is_delayed else 0
         published = PublishRecord(offset, header.append_time_us, due_ms)
-        is_redriven = bool(header.attributes & Attribute.REDRIVEN)
-        is_copy = not is_redriven and self._is_copy(header, message)
+        is_copy = bool(header.attributes & Attribute.COPY)
         timeline, until_us = build(published), None
         if age_ms is not None and archived_us is None:
             until_us = last_time_us(source.messages, offset, header.append_time_us) + age_ms * 1000
@@ -189,33 +196,37 @@ class Tracer:
             message,
             header.append_time_us,
             f"{header.producer_id:016x}"
-            if is_redriven or is_copy
+            if is_copy
             else partition.producers.name(header, source.events.reader),
-            is_redriven,
             is_copy,
             until_us,
             timeline,
         )
 
-    def _is_copy(self, header: FrameHeader, message: Message) -> bool:
-        """Return whether the outbox of one of a message's origins published it."""
-        for origin in _origins_of(message) if header.producer_id else ():
-            with suppress(GoqError):
-                if self._partition(origin).outbox_producer_id == header.producer_id:
-                    return True
-        return False
+    async def _copies_of(
+        self, history: MessageHistory, may_read: MayRead, elsewhere: dict[PartitionId, None]
+    ) -> dict[int, MessageId]:
+        """Return the readable copies of a message, by the number of the step that made each.
 
-    async def _copies_of(self, history: MessageHistory, may_read: MayRead) -> dict[int, MessageId]:
-        """Return the readable copies of a message, by the number of the step that made each."""
+        Add the partitions of copies that other nodes lead to ``elsewhere``.
+        """
         found: dict[int, MessageId] = {}
         for number, step in enumerate(history.timeline.steps):
             copy = step.copy
-            if copy is None or copy.offset < 0 or not may_read(copy.topic):
+            if copy is None or not may_read(copy.topic):
                 continue
             if len(found) >= self._copies_max:
                 break  # one more than a trace follows
             with suppress(GoqError):
-                target = self._broker.topic(copy.topic).partitions[copy.partition]
+                try:
+                    target = self._broker.topic(copy.topic).partitions[copy.partition]
+                except NotLeader:
+                    elsewhere[PartitionId(copy.topic, copy.partition)] = None
+                    if copy.offset >= 0 and not copy.number:
+                        found[number] = MessageId(copy.topic, copy.partition, copy.offset)
+                    continue
+                if copy.offset < 0:
+                    continue
                 source = self._sources.of(target)
                 end = target.end_offset
                 place = partial(find_copy, [source.messages], end, copy.offset, copy.number)
@@ -252,11 +263,11 @@ def _may_be_merged(view: FrameView) -> bool:
     return count > 1 and not view.header.producer_id and not any(view.kept(0, count))
 
 
-def _origins_of(message: Message) -> list[MessageId]:
-    """Return the possible origins of a message, from its headers."""
-    if not message.headers:
+def _origins_of(history: MessageHistory) -> list[MessageId]:
+    """Return the origins of a copy, from its headers."""
+    if history.message is None or not history.is_copy:
         return []
-    letter = read_dead_letter(message.headers)
+    letter = read_dead_letter(history.message.headers)
     origins = [*letter.earlier_origins, *([letter.origin] if letter.origin is not None else [])]
     ids = [each.id for each in origins[-limits.DEAD_LETTER_ORIGINS_MAX :]]
     found = []

@@ -17,7 +17,7 @@ import msgspec
 
 from goq.http.message import Request
 from goq.sqs.attributes import MoveRecord
-from goq.sqs.message_codec import LeasedContent, ReceivedHeaders
+from goq.sqs.message_codec import LeasedContent
 from goq.sqs.node_calls import NodeCalls, SqsCall
 from goq.sqs.protocol.errors import SqsError
 
@@ -167,8 +167,9 @@ class MoveTask:
         """Return messages that have a target in runs of one target, in their order."""
         parts: list[tuple[str, list[LeasedContent]]] = []
         for message in messages:
-            target = self.row.target or _origin_of(message)
-            if target is None:
+            death = message.last_death
+            target = self.row.target or ("" if death is None else death.topic)
+            if not target:
                 continue
             if not parts or parts[-1][0] != target:
                 parts.append((target, []))
@@ -183,8 +184,3 @@ class MoveTask:
         self.row = msgspec.structs.replace(self.row, moved=self.row.moved + answer.redriven)
         if answer.lost:
             raise SqsError("MessageLost", "The content of a dead letter could not be read.")
-
-
-def _origin_of(message: LeasedContent) -> str | None:
-    death = ReceivedHeaders(message).last_death
-    return None if death is None else death.topic

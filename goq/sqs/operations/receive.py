@@ -143,7 +143,7 @@ class ReceiveOperation:
     ) -> dict[str, Any]:
         headers, body = ReceivedHeaders(message), call.readable(message.body)
         out: dict[str, Any] = {
-            "MessageId": str(headers.origin or message.id),
+            "MessageId": str(message.former_id or message.id),
             "ReceiptHandle": format_handle(queue.topic.id, message.receipt, now_ms),
             "MD5OfBody": body_digest(body),
             "Body": body,
@@ -178,8 +178,8 @@ class ReceiveOperation:
         }
         if queue.is_fifo:
             found["SequenceNumber"] = sequence_number(message.offset)
-        if headers.origin is not None:
-            found["DeadLetterQueueSourceArn"] = self._queues.arn(headers.origin.topic)
+        if (former := message.former_id) is not None:
+            found["DeadLetterQueueSourceArn"] = self._queues.arn(former.topic)
         return {name: value for name, value in found.items() if value is not None}
 
 

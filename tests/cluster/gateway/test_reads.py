@@ -286,3 +286,44 @@ def test_a_trace_says_which_nodes_have_the_message(cluster: RunningCluster, topi
         for node in cluster.nodes:
             eventually(lambda: node.call("GET", path)["message"]["nodes"] == list(NAMES))  # noqa: B023
             assert "node" not in node.call("GET", path)["events"][0]
+
+
+def test_a_trace_that_goes_on_at_another_leader_says_so(
+    cluster: RunningCluster, topic: str
+) -> None:
+    first, dead = cluster.nodes[0], f"{topic}.dlq"
+    cluster.create(dead)
+    here, there, *_ = cluster.leaders(topic)
+    replicas = [there, *(name for name in NAMES if name != there)]
+    move = {"topic": dead, "partition": 0, "replicas": replicas}
+    first.call("POST", "/v1/cluster/moves", move)
+    first.request("POST", "/v1/cluster/elections", {"topic": dead, "partition": 0})
+    eventually(lambda: cluster.leaders(dead)[:2] == [there, there])
+    assert here != there
+    for partition in (0, 1):
+        messages = [{"value": "v", "partition": partition}] * 2
+        first.call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+    received = first.call("POST", _group(topic, "receive"), {"max_messages": 100})["messages"]
+    receipts = {"receipts": [message["receipt"] for message in received]}
+    first.call("POST", _group(topic, "reject"), receipts)
+    eventually(lambda: _dead_count(cluster, topic) == [4] * 3)
+    for number in (0, 1):
+        origin, letter = f"{topic}:1:{number}", f"{dead}:1:{number}"
+        assert _links(cluster, letter) == _links(cluster, origin) == (letter, origin, [])
+        origin, letter = f"{topic}:0:{number}", f"{dead}:0:{number}"
+        to, _, gaps = _links(cluster, origin)
+        assert to in (letter, None)
+        assert gaps == [f"another node leads partition 0 of {dead}"]
+        assert _links(cluster, letter) == (
+            None,
+            origin,
+            [f"another node leads partition 0 of {topic}"],
+        )
+
+
+def _links(cluster: RunningCluster, asked: str) -> tuple[str | None, str | None, list[str]]:
+    """Return where a trace says that the message went, where it came from, and what is missing."""
+    trace = cluster.nodes[0].call("GET", f"/v1/messages/{asked}/trace")
+    (to,) = [e.get("to") for e in trace["events"] if e["event"] == "DEAD_LETTERED"] or [None]
+    (*_, origin) = [e.get("from") for e in trace["events"] if e["event"] == "PUBLISHED"]
+    return to, origin, [gap["reason"].partition(":")[0] for gap in trace["incomplete"]]

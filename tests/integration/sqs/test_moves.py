@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.support.broker.copies import put_copies
 from tests.support.client.sqs_client import raw_request, sqs_client
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode, running_node
@@ -131,13 +132,29 @@ def test_a_message_without_a_source_stays_and_fails_the_task(sqs: Any, name: str
     assert [message["Body"] for message in taken(sqs, f"{name}-dead", 1)] == ["direct"]
 
 
+def test_a_producer_cannot_send_to_a_queue_by_headers_that_claim_it_as_the_source(
+    sqs: Any, node: RunningNode, name: str
+) -> None:
+    make(sqs, name)
+    headers = {"goq-dead-id": f"{name}:0:0", "goq-dead-group": "sqs"}
+    forged = {"messages": [{"value": "pay me", "headers": headers}]}
+    node.call("POST", f"/v1/topics/{name}-dead/messages", forged)
+    redriven = node.call("POST", f"/v1/topics/{name}/redrive", {})
+    assert (redriven["matched"], redriven["redriven"]) == (0, 0)
+    sqs.start_message_move_task(SourceArn=arn(f"{name}-dead"))
+    assert "CouldNotDetermineMessageSource" in ended(sqs, f"{name}-dead")["FailureReason"]
+    (message,) = taken(sqs, f"{name}-dead", 1)
+    assert message["MessageId"].startswith(f"{name}-dead:")
+    assert "DeadLetterQueueSourceArn" not in message["Attributes"]
+    assert count(sqs, name) == 0
+
+
 def test_a_dead_letter_whose_content_is_lost_stays_and_fails_the_task(
     sqs: Any, node: RunningNode, name: str
 ) -> None:
     dead_letters(sqs, name, 2)
     headers = {"goq-dead-id": f"{name}:0:9", "goq-dead-lost": "damaged"}
-    lost = {"messages": [{"value": "", "headers": headers}]}
-    node.call("POST", f"/v1/topics/{name}-dead/messages", lost)
+    put_copies(node, f"{name}-dead", "", headers=headers)
     sqs.start_message_move_task(SourceArn=arn(f"{name}-dead"))
     task = ended(sqs, f"{name}-dead")
     assert (task["Status"], task["FailureReason"][:11]) == ("FAILED", "MessageLost")

@@ -16,7 +16,7 @@ from goq.frame.validation import check_body_crc, check_frame
 from goq.frame.view import FrameView
 
 BASE = 1000
-ONLY_OF_STORED_FRAMES = Attribute.REMOVED | Attribute.REDRIVEN
+ONLY_OF_STORED_FRAMES = Attribute.REMOVED | Attribute.COPY
 
 
 def _frame(draw: random.Random, count: int) -> FrameView:
@@ -47,7 +47,7 @@ def _frame(draw: random.Random, count: int) -> FrameView:
         removed=[r for r in range(count) if draw.random() < 0.3] if draw.random() < 0.4 else None,
     )
     header = parse_header(data)
-    redriven = Attribute.REDRIVEN if draw.random() < 0.3 else 0
+    redriven = Attribute.COPY if draw.random() < 0.3 else 0
     header = stamp(
         header._replace(attributes=header.attributes | redriven),
         base_offset=BASE,
@@ -87,9 +87,9 @@ def test_the_other_columns_and_the_offsets_stay(left_out: tuple[str, ...]) -> No
         _check(found, view, 0, count, *left_out)
         assert found.header.frame_bytes <= view.unpacked_bytes
         assert found.left_out == view.left_out
-        gone = Attribute.REDRIVEN if "headers" in left_out else 0
-        assert found.header.attributes & Attribute.REDRIVEN == (
-            view.header.attributes & Attribute.REDRIVEN & ~gone
+        gone = Attribute.COPY if "headers" in left_out else 0
+        assert found.header.attributes & Attribute.COPY == (
+            view.header.attributes & Attribute.COPY & ~gone
         )
         start = draw.randrange(count)
         end = draw.randrange(start, count) + 1

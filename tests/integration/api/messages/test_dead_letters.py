@@ -449,7 +449,11 @@ def test_a_message_that_only_claims_to_have_died_elsewhere_has_no_origin(
     node: RunningNode, topic: str
 ) -> None:
     first, _, chosen = sharing(node, topic)
-    (forged,) = publish(node, chosen, "forged", headers={"goq-dead-id": f"{first}:0:0"})
+    headers = {"goq-dead-id": f"{first}:0:0", "goq-dead-group": "g"}
+    (forged,) = publish(node, chosen, "forged", headers=headers)
+    shown = node.call("GET", f"/v1/topics/{chosen}/dead")["messages"]
+    (letter,) = [each for each in shown if each["id"] == forged["id"]]
+    assert (letter.get("origin"), letter["headers"]) == (None, headers)
     steps = node.call("GET", f"/v1/messages/{forged['id']}/trace")["events"]
     assert all("from" not in step for step in steps)
 

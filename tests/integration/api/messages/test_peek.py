@@ -9,6 +9,7 @@ import pytest
 from goq import limits
 from tests.support.api.calls import group_of, publish, receive, settle, values
 from tests.support.api.delivery import HOUR_MS, LOW, cancel, change, now_ms, put, put_later
+from tests.support.broker.copies import put_copies
 from tests.support.node.running_node import RunningNode
 
 STATES = (
@@ -77,9 +78,10 @@ def mixed(node: RunningNode, topic: str) -> str:
         (gone,) = put(node, topic, f"gone{number}", partition=number)
         cancel(node, gone)
     header = {"goq-dead-group": "g"}
-    publish(node, f"{topic}.dlq", "dead0", headers=header)
-    publish(node, f"{topic}.dlq", "other", headers={"goq-dead-group": "h"})
-    publish(node, f"{topic}.dlq", "dead1", headers=header)
+    put_copies(node, f"{topic}.dlq", "dead0", headers=header)
+    put_copies(node, f"{topic}.dlq", "other", headers={"goq-dead-group": "h"})
+    publish(node, f"{topic}.dlq", "claimed", headers=header)
+    put_copies(node, f"{topic}.dlq", "dead1", headers=header)
     return topic
 
 
@@ -153,7 +155,7 @@ def test_a_dead_letter_that_was_taken_away_is_not_shown(node: RunningNode, topic
     node.call("POST", "/v1/topics", {"name": f"{topic}.dlq", "partitions": 1})
     receive(node, topic)
     assert peek(node, topic, "dead") == {"messages": [], "next": None, "damaged": []}
-    publish(node, f"{topic}.dlq", "x", "y", headers={"goq-dead-group": "g"})
+    put_copies(node, f"{topic}.dlq", "x", "y", headers={"goq-dead-group": "g"})
     cancel(node, f"{topic}.dlq:0:0")
     assert peeked(node, topic, "dead") == ["y"]
 

@@ -28,6 +28,7 @@ from goq.errors import TimedOut, TooManyRequests
 from goq.frame.hashes import key_hash
 from goq.model import Header, Message
 from goq.units import format_time_us
+from tests.support.broker.copies import publish_copies
 from tests.support.broker.harness import broker_on, leased, options, run
 from tests.support.eventually import until
 
@@ -59,8 +60,9 @@ class Letter(NamedTuple):
         return f"{self.origin_topic}:1:{self.place[1]}"
 
     def headers(self) -> list[Header]:
-        if not self.group:
-            return [("own", b"1")]
+        if not self.group:  # what a producer claims does not count
+            origin = DeadLetterOrigin("t:1:0", "g", 3, "nacked", format_time_us(0), "bad")
+            return dead_letter_headers_of([("goq-redrives", b"99")], origin, lost="damaged")
         headers: list[Header] = [("own", b"1")]
         if self.redrives:
             headers = redriven_headers(
@@ -139,20 +141,28 @@ async def letters_on(path: Path, seed: int, count: int = 40) -> AsyncIterator[Le
     async with broker_on(path, partitions=PARTITIONS) as broker:
         target = await broker.topic_admin.topic_for_publish("t")
         dead = await broker.topic_admin.topic_for_publish("t.dlq")
-        ends, letters, routed = [0] * PARTITIONS, list[Letter](), list[RoutedMessage]()
+        ends, letters = [0] * PARTITIONS, list[Letter]()
+        copies, published = list[RoutedMessage](), list[RoutedMessage]()
+
+        async def flush() -> None:
+            if copies:
+                await publish_copies(dead, copies)
+            if published:
+                await dead.publisher.publish_messages(published)
+            copies.clear()
+            published.clear()
+
         for _ in range(count):
             number = chance.randrange(PARTITIONS)
             letter = random_letter(chance, (number, ends[number]))
             ends[number] += 1
             letters.append(letter)
-            routed.append(
+            if (published if letter.group else copies) or chance.random() < 0.3:
+                await flush()
+            (copies if letter.group else published).append(
                 RoutedMessage(number, Message(letter.id.encode(), letter.key, letter.headers()))
             )
-            if chance.random() < 0.3:
-                await dead.publisher.publish_messages(routed)
-                routed = []
-        if routed:
-            await dead.publisher.publish_messages(routed)
+        await flush()
         yield Letters(broker, dead, target, letters)
 
 

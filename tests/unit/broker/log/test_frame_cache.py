@@ -42,7 +42,7 @@ OF_OTHERS = [("x", b"1"), (REDRIVE_GROUP_HEADER, b"h")]
 def redriven(offset: int, columns: Columns) -> FrameView:
     """Return a frame of letters that are for one group each, by their headers."""
     view = view_of(offset, columns)
-    header = view.header._replace(attributes=view.header.attributes | Attribute.REDRIVEN)
+    header = view.header._replace(attributes=view.header.attributes | Attribute.COPY)
     return FrameView.parse(header.pack() + bytes(view.body))
 
 

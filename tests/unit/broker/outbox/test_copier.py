@@ -115,8 +115,7 @@ class Source:
             assert (header.producer_id, header.producer_epoch) == (PRODUCER_ID, 3)
             assert header.first_sequence == sequence
             assert 1 <= header.message_count <= frame_messages_max
-            has_redriven = any(not entry.event.group for entry in entries)
-            assert bool(header.attributes & Attribute.REDRIVEN) == has_redriven
+            assert header.attributes & Attribute.COPY
             times_ms = view.columns(0, header.message_count).client_time_ms
             for row, message in enumerate(view.messages(0, header.message_count)):
                 time_ms = times_ms[row] if times_ms is not None else 0

@@ -30,7 +30,7 @@ def history(
     timeline: Any = SimpleNamespace(
         steps=[Step(*step) for step in steps], incomplete=gaps, attempts=delivered
     )
-    return MessageHistory(identity, "done", None, None, "p", False, False, None, timeline)
+    return MessageHistory(identity, "done", None, None, "p", False, None, timeline)
 
 
 def told(trace: Trace) -> list[tuple[int, int]]:
