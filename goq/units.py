@@ -4,7 +4,8 @@ Durations: ``250ms``, ``30s``, ``5m``, ``1h30m``, ``7d``; a bare number is secon
 ``64KiB``, ``10MB``, ``1GiB``; a bare number is bytes. Times: RFC 3339 with a zone, a date (its
 first instant in UTC), ``now`` or relative to now (``-15m``, ``+2h``); a bare number is
 milliseconds since the Unix epoch. A ``timedelta`` is a duration, a ``datetime`` with a zone a time.
-All parsers raise :class:`~goq.errors.InvalidInput`.
+All parsers raise :class:`~goq.errors.InvalidInput`, also for what cannot be written back: a time
+outside of the years 1 to 9999, a duration of more than 10,000 years.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _SIZE_UNITS = {
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,15})?)\s*([A-Za-z]*)", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,15})?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_US_MIN = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_TIME_US_MAX = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_DURATION_MS_MAX = 10_000 * 366 * _DURATION_UNITS_MS["d"]
 
 
 def parse_duration_ms(text: str | float | timedelta, *, field: str | None = None) -> int:
@@ -35,7 +39,8 @@ def parse_duration_ms(text: str | float | timedelta, *, field: str | None = None
         compact = text.strip()
         if _DURATION.fullmatch(compact):
             parts = _DURATION_PART.findall(compact)
-            return round(sum(float(count) * _DURATION_UNITS_MS[unit] for count, unit in parts))
+            found_ms = sum(float(count) * _DURATION_UNITS_MS[unit] for count, unit in parts)
+            return _checked_duration_ms(text, found_ms, field)
         if not _NUMBER.fullmatch(compact):
             raise InvalidInput(
                 f"{text!r} is not a duration; write it as 250ms, 30s, 5m, 1h30m or 7d", field=field
@@ -45,11 +50,19 @@ def parse_duration_ms(text: str | float | timedelta, *, field: str | None = None
         text = text.total_seconds()
     if not _is_number(text) or text < 0:
         raise InvalidInput(f"{text!r} is not a duration of zero or more seconds", field=field)
-    return round(text * 1000)
+    return _checked_duration_ms(text, text * 1000, field)
+
+
+def _checked_duration_ms(text: object, duration_ms: float, field: str | None) -> int:
+    if duration_ms > _DURATION_MS_MAX:
+        raise InvalidInput(f"{text!r} is a duration of more than 10,000 years", field=field)
+    return round(duration_ms)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def format_duration_ms(duration_ms: int) -> str:
@@ -95,12 +108,20 @@ def round_size_bytes(size_bytes: int) -> str:
 
 def parse_time_us(text: str | float | datetime, *, now_us: int, field: str | None = None) -> int:
     """Return a time in microseconds since the Unix epoch; a bare number is milliseconds."""
+    time_us = _time_us(text, now_us, field)
+    if not _TIME_US_MIN <= time_us <= _TIME_US_MAX:
+        raise InvalidInput(f"{text!r} is a time outside of the years 1 to 9999", field=field)
+    return round(time_us)
+
+
+def _time_us(text: str | float | datetime, now_us: int, field: str | None) -> float:
+    """Return a time, also one that is out of range."""
     if isinstance(text, datetime):
         text = text.isoformat()
     if not isinstance(text, str):
         if not _is_number(text):
             raise _not_a_time(text, field)
-        return round(text * 1000)
+        return text * 1000
     compact = text.strip()
     if compact == "now":
         return now_us
@@ -108,7 +129,7 @@ def parse_time_us(text: str | float | datetime, *, now_us: int, field: str | Non
         shift_us = parse_duration_ms(compact[1:]) * 1000
         return now_us + shift_us if compact[0] == "+" else now_us - shift_us
     if _NUMBER.fullmatch(compact) and len(compact) > 4:
-        return round(float(compact) * 1000)
+        return float(compact) * 1000
     try:
         if len(compact) == 10:
             day = date.fromisoformat(compact)
@@ -135,7 +156,7 @@ def format_time_us(time_us: int) -> str:
 
 @lru_cache(maxsize=1024)
 def _format_second(seconds: int) -> str:
-    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
 def _not_a_time(text: object, field: str | None) -> InvalidInput:

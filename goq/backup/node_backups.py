@@ -218,7 +218,7 @@ def configured_place(config: BackupConfig, asked: str | None) -> Path | str:
             " or start it with --set backup.to=DIR",
             field="to",
         )
-    if asked is not None and _normal(asked) != _normal(where):
+    if asked is not None and ("\0" in asked or _normal(asked) != _normal(where)):
         raise InvalidInput(
             f"this node backs up to {where}; another place needs backup.to in its configuration",
             field="to",

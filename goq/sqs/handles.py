@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from goq.errors import InvalidInput
 from goq.model import Receipt, format_topic_id
 from goq.sqs.protocol.errors import SqsError
+
+_TIME_DIGITS_MAX: Final = 15  # a changed handle may have more than a float can hold
 
 
 class ReceiptHandle(NamedTuple):
@@ -33,7 +35,7 @@ def parse_handle(text: str, topic_id: int) -> ReceiptHandle:
     try:
         topic, received, receipt = base64.urlsafe_b64decode(text).decode().split("/")
         Receipt.parse(receipt)
-        received_ms = int(received)
+        received_ms = int(received) if len(received) <= _TIME_DIGITS_MAX else 0
     except (binascii.Error, ValueError, InvalidInput):
         topic, receipt, received_ms = "", "", 0
     if topic != format_topic_id(topic_id):

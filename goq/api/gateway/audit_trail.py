@@ -28,7 +28,7 @@ from goq.access.audit_record import (
     shortened,
 )
 from goq.access.rule import NOBODY, Principal, Verb
-from goq.api.errors import Problem, problem_response
+from goq.api.errors import Problem, problem_of, problem_response
 from goq.api.needs import ServerVerb
 from goq.api.router import Route, Router
 from goq.broker.topic.audit_log import AuditLog
@@ -107,21 +107,29 @@ class AuditTrail:
                 )
                 return problem_response(failure)
             _log.warning("not in the audit trail: %s", encode_record(record).decode())
-        answer = handler(request)
-        response = answer if isinstance(answer, Response) else await answer
+        try:
+            answer = handler(request)
+            response = answer if isinstance(answer, Response) else await answer
+        except Exception as error:  # the server answers it with an internal error, and logs it
+            known = error if isinstance(error, GoqError) else GoqError(type(error).__name__)
+            await self._store_failure(record, problem_of(known))
+            raise
         if response.status >= 400:
-            problem = _problem(response)
-            await self._try_store(
-                replace(
-                    record,
-                    time=self._now(),
-                    result=AuditResult.FAILED,
-                    status=response.status,
-                    code=problem.code,
-                    detail=shortened(problem.detail),
-                )
-            )
+            await self._store_failure(record, _problem(response))
         return response
+
+    async def _store_failure(self, record: AuditRecord, problem: Problem) -> None:
+        """Record that a recorded action failed, and with which answer."""
+        await self._try_store(
+            replace(
+                record,
+                time=self._now(),
+                result=AuditResult.FAILED,
+                status=problem.status,
+                code=problem.code,
+                detail=shortened(problem.detail),
+            )
+        )
 
     async def refused(self, request: Request, pending: Response | Awaitable[Response]) -> Response:
         """Return the answer of a request with a ``refusal``, once that is recorded."""

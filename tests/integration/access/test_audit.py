@@ -80,6 +80,40 @@ def test_an_action_that_fails_has_two_records_of_one_request(place: Place) -> No
     assert (failed["status"], failed["code"]) == (404, "topic_not_found")
 
 
+def test_an_action_that_breaks_off_has_a_second_record_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place.node.node.broker is not None
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise OverflowError("a bug")
+
+    monkeypatch.setattr(place.node.node.broker.topic_admin, "create", fail)
+    at = place.end()
+    assert place.ask("POST", "/v1/topics", {"name": "broken"}).status == 500
+    began, failed = place.since(at)
+    assert (began["result"], failed["result"]) == ("allowed", "failed")
+    assert (failed["request"], failed["status"]) == (began["request"], 500)
+    assert (failed["code"], failed["detail"]) == ("internal", "OverflowError")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/v1/schedules/s", {"topic": "t", "messages": [{"value": "x"}], "every": 1e308}),
+        ("POST", "/v1/tokens", {"name": "z", "allow": ["read:a"], "expires": 1e308}),
+        ("POST", "/v1/restores", {"topic": "orders", "as": "t2", "at": -1e308}),
+        ("GET", "/v1/topics/orders/trace?key=k&from_time=999999999999999", None),
+        ("GET", "/v1/topics/orders/trace?key=k&to_time=-900000d", None),
+    ],
+)
+def test_numbers_and_times_out_of_range_are_refused(
+    place: Place, method: str, path: str, body: object
+) -> None:
+    answer = place.ask(method, path, body)
+    assert answer.status == 400, answer
+
+
 def test_the_first_refusal_of_a_sender_is_recorded_at_once_and_the_others_counted(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,9 +16,11 @@ import pytest
 import goq
 from goq.backup import node_source
 from goq.backup.inspection import verify_place
+from goq.backup.node_backups import configured_place
 from goq.backup.place import BackupPlace
 from goq.backup.restore import RestoreOrder, restore
 from goq.client import Client
+from goq.config.backup import BackupConfig
 from goq.errors import InvalidInput, Unavailable, UsageError
 from goq.storage.disk import RealDisk
 from tests.support.eventually import eventually
@@ -252,3 +254,8 @@ def test_the_age_of_the_newest_backup_is_a_metric(q: Client, running: goq.Node) 
     q.create_backup()
     found = re.findall(r"^goq_backup_age_seconds (\S+)", metrics(running), re.MULTILINE)
     assert 0 <= float(found[0]) < WAIT_S
+
+
+def test_a_place_with_a_null_character_is_another_place(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="another place"):
+        configured_place(BackupConfig(to=tmp_path), f"{tmp_path}\0")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
+from botocore.exceptions import ClientError
 
 from goq import clock
 from goq.http import connection
@@ -160,6 +162,16 @@ def test_a_delete_may_be_repeated(sqs: Any, queue: str) -> None:
     answer = sqs.delete_message_batch(QueueUrl=queue, Entries=entries)
     assert [each["Id"] for each in answer["Successful"]] == ["a", "b"]
     assert "Failed" not in answer
+
+
+def test_a_handle_with_a_time_that_no_number_holds_is_not_in_flight(sqs: Any, queue: str) -> None:
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    handle = one(sqs, queue)["ReceiptHandle"]
+    topic, _, receipt = base64.urlsafe_b64decode(handle).decode().split("/")
+    changed = base64.urlsafe_b64encode(f"{topic}/{'9' * 4000}/{receipt}".encode()).decode()
+    with pytest.raises(ClientError) as refused:
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=changed, VisibilityTimeout=5)
+    assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
 
 
 def test_a_handle_of_another_queue_is_invalid(sqs: Any, queue: str, name: str) -> None:

@@ -113,6 +113,25 @@ def test_a_timedelta_is_a_duration_and_a_datetime_a_time() -> None:
         parse_time_us(datetime(1970, 1, 1), now_us=0)
 
 
+@pytest.mark.parametrize("value", [1e308, 1e306, 1e15, 10**400, "999999999999999d", "3700000d"])
+def test_a_duration_that_no_time_can_hold_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInput, match="more than 10,000 years"):
+        parse_duration_ms(value, field="every")
+
+
+@pytest.mark.parametrize(
+    "value", [1e308, -1e308, 1e15, 10**400, "999999999999999", "-900000d", "+3000000d"]
+)
+def test_a_time_that_cannot_be_written_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInput, match="outside of the years 1 to 9999"):
+        parse_time_us(value, now_us=NOW_US)
+
+
+def test_the_first_and_the_last_time_can_be_written() -> None:
+    for text in ("0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"):
+        assert format_time_us(parse_time_us(text, now_us=NOW_US)) == text
+
+
 @pytest.mark.parametrize("value", [None, object(), [], b"1s", True, float("nan"), 1j])
 def test_what_is_neither_is_invalid_input(value: Any) -> None:
     with pytest.raises(InvalidInput):
