@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from goq import limits
 from goq.model import MessageId
 from goq.sqs.protocol.bounds import (
     ATTRIBUTE_NAME_CHARS_MAX,
@@ -178,6 +179,24 @@ def headers_of(
     return [*binary, *({"name": name, "value": value} for name, value in texts.items())]
 
 
+def check_headers(headers: dict[str, str] | list[dict[str, str]] | None) -> None:
+    """Raise ``SqsError`` for headers that are too large for a message.
+
+    The node would refuse them too, and the whole batch with them.
+    """
+    pairs = headers.items() if isinstance(headers, dict) else map(_name_and_value, headers or ())
+    size_bytes = sum(
+        len(name.encode()) + len(value.encode() if isinstance(value, str) else value)
+        for name, value in pairs
+    )
+    if size_bytes > limits.HEADERS_BYTES_MAX:
+        raise invalid_parameter(
+            "One or more parameters are invalid. Reason: The attributes of a message must be"
+            f" shorter than {limits.HEADERS_BYTES_MAX} bytes; with their types they have"
+            f" {size_bytes}."
+        )
+
+
 class ReceivedHeaders:
     """The headers of a received message, as attributes."""
 
@@ -186,7 +205,7 @@ class ReceivedHeaders:
         if isinstance(listed, dict):
             self._values: dict[str, str | bytes] = dict(listed)
         else:
-            self._values = {each["name"]: _header_value(each) for each in listed}
+            self._values = dict(map(_name_and_value, listed))
 
     def text(self, name: str) -> str | None:
         """Return a header's value if it is a text."""
@@ -217,9 +236,10 @@ class ReceivedHeaders:
             return {}
 
 
-def _header_value(header: Mapping[str, str]) -> str | bytes:
+def _name_and_value(header: Mapping[str, str]) -> tuple[str, str | bytes]:
     text = header.get("value")
-    return base64.b64decode(header.get("value_base64", "")) if text is None else text
+    value = base64.b64decode(header.get("value_base64", "")) if text is None else text
+    return header["name"], value
 
 
 def _other_kind(value: str | bytes) -> str | bytes:

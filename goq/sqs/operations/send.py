@@ -16,6 +16,7 @@ from goq.sqs.message_codec import (
     PublishedContent,
     attribute_contents,
     check_body,
+    check_headers,
     content_bytes,
     headers_of,
     system_contents,
@@ -124,6 +125,7 @@ class SendOperations:
         delay_ms = self._delay_ms(queue, asked)
         content.delay = f"{delay_ms}ms" if delay_ms else None
         content.headers = headers_of(attributes, own_headers)
+        check_headers(content.headers)
         digests = {"MD5OfMessageBody": body_digest(body)}
         if attributes:
             digests["MD5OfMessageAttributes"] = attributes_digest(attributes)

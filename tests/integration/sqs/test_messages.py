@@ -196,6 +196,26 @@ def test_a_longer_visibility_keeps_a_message_from_others(sqs: Any, queue: str) -
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=handle)
 
 
+@pytest.mark.parametrize("kind", ["String", "String.json", "Binary"])
+def test_attributes_that_are_too_large_fail_their_entry_only(
+    sqs: Any, queue: str, kind: str
+) -> None:
+    def entry(name: str, size_bytes: int) -> dict[str, Any]:
+        types = len("AWS.types") + len(f'{{"k":"{kind}"}}') if kind != "String" else 0
+        value = "StringValue" if kind != "Binary" else "BinaryValue"
+        text = "z" * (size_bytes - len("k") - types)
+        attributes = {"k": {"DataType": kind, value: text}}
+        return {"Id": name, "MessageBody": name, "MessageAttributes": attributes}
+
+    entries = [entry("good", 65_536), entry("big", 65_537)]
+    answer = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+    assert [each["Id"] for each in answer["Successful"]] == ["good"]
+    (failed,) = answer["Failed"]
+    assert (failed["Id"], failed["Code"]) == ("big", "InvalidParameterValue")
+    assert "65536 bytes" in failed["Message"]
+    assert [message["Body"] for message in receive(sqs, queue)] == ["good"]
+
+
 def test_a_batch_tells_of_each_entry(sqs: Any, queue: str) -> None:
     entries: list[dict[str, Any]] = [
         {"Id": f"e{number}", "MessageBody": f"body {number}"} for number in range(8)
