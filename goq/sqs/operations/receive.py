@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from goq.access.rule import Verb
 from goq.broker.broker import Broker
 from goq.clock import TimeSlice
 from goq.http.message import Response
@@ -112,7 +113,7 @@ class ReceiveOperation:
         for raw in leased:
             message = _decoder.decode(raw)
             first_ms = now_ms
-            if with_first and message.attempt > 1:
+            if with_first and message.attempt > 1 and _may_trace(call, queue):
                 first_ms = await self._first_receive_ms(call, message.id, now_ms)
             out = self._message(call, queue, message, names, first_ms, now_ms)
             found.append(call.encode_part(out))
@@ -181,6 +182,12 @@ class ReceiveOperation:
         if (former := message.former_id) is not None:
             found["DeadLetterQueueSourceArn"] = self._queues.arn(former.topic)
         return {name: value for name, value in found.items() if value is not None}
+
+
+def _may_trace(call: SqsCall, queue: QueueView) -> bool:
+    """Return whether the sender may read traces: a refusal would be recorded."""
+    principal = call.request.principal
+    return principal is None or principal.allows(Verb.READ, queue.topic.name)
 
 
 def _milliseconds(time: str) -> int:

@@ -205,6 +205,21 @@ def test_a_refused_signature_is_in_the_audit_trail(place: Place, pair: tuple[str
     assert found["route"] == ""
 
 
+def test_a_message_received_again_by_one_who_may_not_read_is_no_refusal(
+    place: Place, pair: tuple[str, str]
+) -> None:
+    with place.client(pair) as sqs:
+        queue = sqs.create_queue(QueueName="again")["QueueUrl"]
+        sqs.send_message(QueueUrl=queue, MessageBody="x")
+    with place.client(place.create("consume:again/sqs")) as sqs:
+        asked = {"QueueUrl": queue, "AttributeNames": ["All"], "WaitTimeSeconds": 5}
+        for count in ("1", "2"):
+            (message,) = sqs.receive_message(**asked, VisibilityTimeout=1)["Messages"]
+            assert message["Attributes"]["ApproximateReceiveCount"] == count
+    records = place.admin("GET", "/v1/audit?limit=1000")["records"]
+    assert [each for each in records if f"/{message['MessageId']}/" in each.get("path", "")] == []
+
+
 @pytest.mark.parametrize(
     "changed",
     [
