@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from random import uniform
 from typing import Any, Final
 
 import msgspec
@@ -53,6 +54,8 @@ from goq.sqs.queue_view import QueueView, name_of_url
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 _FIFO_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo", re.ASCII)
+_CONFLICTS_MAX: Final = 8
+_CONFLICT_PAUSE_S: Final = 0.02
 _ON_THE_WAY_S: Final = 1  # of messages that were sent with the delay before a change
 
 
@@ -311,10 +314,19 @@ class QueueOperations:
         changed: Callable[[QueueRecord], QueueRecord],
         new: Mapping[str, str] | None = None,
     ) -> None:
-        path = topic_path(queue.topic.name)
+        """Change the record; begin anew where another node changed the topic meanwhile.
+
+        SDKs do not repeat what was refused as a conflict.
+        """
+        path, pause_s = topic_path(queue.topic.name), _CONFLICT_PAUSE_S
         async with self._changing:
-            settings = settings_of(new or {}, changed(read_record(queue.topic.settings.sqs)))
-            response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
+            for _ in range(_CONFLICTS_MAX):
+                settings = settings_of(new or {}, changed(read_record(queue.topic.settings.sqs)))
+                response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
+                if problem_code(response) != "conflict":
+                    break
+                await asyncio.sleep(pause_s * uniform(0.5, 1))  # nodes do not meet again
+                pause_s *= 2
         if response.status >= 400:
             raise error_of(response)
 

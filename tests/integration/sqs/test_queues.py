@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from goq.api.errors import problem_response
+from goq.errors import Conflict
+from goq.http.message import Response
+from goq.sqs.node_calls import NodeCalls, SqsCall
 from tests.support.client.sqs_client import json_request
 from tests.support.node.running_node import RunningNode
 
@@ -123,6 +127,29 @@ def test_a_topic_that_no_sdk_made_is_a_queue(sqs: Any, node: RunningNode, name: 
     assert message["MessageAttributes"]["from"] == {"DataType": "String", "StringValue": "goq"}
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
     assert counts(sqs, queue) == [0, 0, 0]
+
+
+def test_a_change_that_meets_one_of_another_node_begins_anew(
+    sqs: Any, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, left = NodeCalls.ask, 3
+
+    async def conflicting(
+        self: NodeCalls, call: SqsCall, method: str, path: str, body: object = None
+    ) -> Response:
+        nonlocal left
+        if method == "PATCH" and left:
+            left -= 1
+            return problem_response(Conflict("topic is at version 2, not 1"))
+        return await ask(self, call, method, path, body)
+
+    monkeypatch.setattr(NodeCalls, "ask", conflicting)
+    sqs.tag_queue(QueueUrl=queue, Tags={"team": "a"})
+    assert (left, sqs.list_queue_tags(QueueUrl=queue)["Tags"]) == (0, {"team": "a"})
+    left = 1_000
+    with pytest.raises(ClientError, match="at version 2"):
+        sqs.tag_queue(QueueUrl=queue, Tags={"team": "b"})
+    assert left > 900
 
 
 def test_tags_are_added_replaced_and_removed(sqs: Any, name: str) -> None:
