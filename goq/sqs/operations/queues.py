@@ -54,6 +54,7 @@ from goq.sqs.queue_view import QueueView, name_of_url
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 _FIFO_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,75}\.fifo", re.ASCII)
+_AWS_TAG: Final = "aws:"
 _CONFLICTS_MAX: Final = 8
 _CONFLICT_PAUSE_S: Final = 0.02
 _ON_THE_WAY_S: Final = 1  # of messages that were sent with the delay before a change
@@ -400,6 +401,8 @@ def _checked_tags(tags: dict[str, str]) -> dict[str, str]:
     if len(tags) > TAGS_MAX:
         raise invalid_parameter(f"Too many tags: a queue has at most {TAGS_MAX}.")
     for key, value in tags.items():
+        if key.lower().startswith(_AWS_TAG):
+            raise invalid_parameter(f"Tag keys that begin with {_AWS_TAG} are reserved.")
         if not 1 <= len(key) <= TAG_KEY_CHARS_MAX or len(value) > TAG_VALUE_CHARS_MAX:
             raise invalid_parameter(
                 f"A tag has a key of 1 to {TAG_KEY_CHARS_MAX} characters and a value of at most"

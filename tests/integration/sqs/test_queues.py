@@ -152,6 +152,15 @@ def test_a_change_that_meets_one_of_another_node_begins_anew(
     assert left > 900
 
 
+def test_tags_of_aws_are_refused_as_there(sqs: Any, queue: str, name: str) -> None:
+    for make in (
+        lambda: sqs.tag_queue(QueueUrl=queue, Tags={"aws:x": "1"}),
+        lambda: sqs.create_queue(QueueName=f"{name}-2", tags={"AWS:x": "1"}),
+    ):
+        with pytest.raises(ClientError, match="InvalidParameterValue"):
+            make()
+
+
 def test_tags_are_added_replaced_and_removed(sqs: Any, name: str) -> None:
     queue = sqs.create_queue(QueueName=name, tags={"team": "a"})["QueueUrl"]
     sqs.tag_queue(QueueUrl=queue, Tags={"team": "b", "tier": "1"})
