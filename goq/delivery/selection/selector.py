@@ -68,6 +68,7 @@ class Selector:
             state, group, ordering, default_lane, now_ms, self._selection, rule
         )
         self._is_holding_full = False
+        self._has_held = False
         self._is_behind = False
         self._runs_passed = 0
         self._corrupt_before = state.corrupt
@@ -100,13 +101,15 @@ class Selector:
     def must_repeat(self) -> bool:
         """Whether nothing was selected, but another receive may select messages at once.
 
-        Damage that it recorded may have used the room of a tenant, or locked a key. Each repetition
-        because of damage follows a new record, so it ends.
+        Damage that it recorded may have used the room of a tenant, or locked a key. Messages held
+        back behind their key may have used up the bytes that a receive may read. Each repetition
+        follows a new record of damage, or holds more messages back, so it ends.
         """
         if self.spans:
             return False
         has_new_damage = self._state.corrupt != self._corrupt_before
-        return bool(self.skipped) or self.must_yield or has_new_damage
+        is_full_of_held = self._has_held and self._selection.is_full
+        return bool(self.skipped) or self.must_yield or has_new_damage or is_full_of_held
 
     def take(self, messages_max: int) -> bool:
         """Select up to ``messages_max`` messages; return whether retries were left to others."""
@@ -207,7 +210,7 @@ class Selector:
                     if locks.held_count >= limits.HELD_MESSAGES_MAX:
                         self._is_holding_full = True
                         return LEFT
-                    locks.hold(HeldMessage(offset, own, expires_ms))
+                    self._hold(HeldMessage(offset, own, expires_ms))
                     return PASSED
                 attributes[offset] = own
             select(offset, offset + 1, 1)
@@ -290,7 +293,7 @@ class Selector:
                     self._is_holding_full = True
                     self._selection.steps += max(0, offset - start - 1)  # what comes after waits
                     return selected, offset
-                locks.hold(HeldMessage(offset, attributes, expires_ms))
+                self._hold(HeldMessage(offset, attributes, expires_ms))
                 continue
             self._select(offset, offset + 1, attributes)
             selected += 1
@@ -304,6 +307,10 @@ class Selector:
             self._selection.seen.update(self._moved_within(start, end))
         self._selection.skip(start, Cause.COMPACTED, end=end)
         return end
+
+    def _hold(self, message: HeldMessage) -> None:
+        self._group.locks.hold(message)
+        self._has_held = True
 
     def _skip(self, offset: int, cause: Cause) -> None:
         if self._state.moved:

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from goq.broker.broker import Broker
 from goq.broker.topic import receiver as receiver_module
+from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.receiver import Receiver
 from goq.broker.topic.topic import Topic
 from goq.errors import InvalidInput, ShuttingDown, TopicNotFound
+from goq.model import Message
 from tests.support.broker.harness import (
     BrokenDisk,
     ack,
@@ -259,6 +261,26 @@ def test_messages_of_all_partitions_come_in_turn(tmp_path: Path) -> None:
         assert await ack(node.topic, GROUP, batches) == 3
 
     on_node(tmp_path, test, partitions=3)
+
+
+def test_a_stuck_key_with_more_bytes_than_a_receive_has_does_not_stop_others(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        async def keyed(key: bytes, value: bytes) -> None:
+            message = RoutedMessage(0, Message(value, key))
+            await node.topic.publisher.publish_messages([message])
+
+        await keyed(b"stuck", b"first")
+        assert len(leased(await node.receiver.receive(GROUP, options(1)))) == 1
+        for _ in range(9):
+            await keyed(b"stuck", bytes(2_000))
+        await keyed(b"free", b"other")
+        asked = options(10, bytes_max=4_000)
+        assert leased(await node.receiver.receive(GROUP, asked)) == [(10, 1, b"other")]
+        assert await node.receiver.receive(GROUP, asked) == []
+
+    on_node(tmp_path, test)
 
 
 def test_who_waits_gets_what_a_reset_gives_back_and_no_more_than_it_ends_with(

@@ -292,6 +292,15 @@ def test_a_receive_that_finds_no_room_to_hold_messages_back_ends(
     assert pair.real.group("g").locks.held_count == 2
 
 
+@pytest.mark.parametrize("tenant", [None, "x"])
+def test_messages_held_back_behind_their_key_do_not_use_up_a_receive(tenant: str | None) -> None:
+    pair = published(*[Message(1, tenant, key=7)] * 9, Message(1, tenant, key=8))
+    assert receive(pair, 1) == [0]
+    assert pair.receive("g", 1, 1000, reads_max=3) is not None
+    assert set(pair.twin.outstanding("g", "leased")) == {0, 9}
+    assert pair.receive("g", 1, 1000, reads_max=3) is None
+
+
 def test_many_retries_that_are_due_at_once_are_taken_in_several_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
