@@ -109,7 +109,7 @@ def nack(
         state,
         group,
         receipts,
-        lambda token, parts, draws: _failed(group, token, parts, failing, Nacked, draws),
+        lambda token, parts, draws: _failed(state, group, token, parts, failing, Nacked, draws),
     )
 
 
@@ -119,7 +119,7 @@ def reject(
     """Decide which messages are given up at once."""
 
     def make(token: int, parts: list[AttemptRange], _draws: JitterDraws) -> list[AnyEvent]:
-        return [_given_up(group, token, spans_of(parts), failing, Cause.REJECTED)]
+        return _given_up(state, group, token, spans_of(parts), failing, Cause.REJECTED)
 
     return _settle(state, group, receipts, make)
 
@@ -154,7 +154,7 @@ def expire_lease(
 ) -> list[AnyEvent]:
     """Decide to end a lease before its deadline: its consumer is gone."""
     lease = state.group(group).leases.get(token)
-    return _expired(group, token, list(lease.parts), failing) if lease else []
+    return _expired(state, group, token, list(lease.parts), failing) if lease else []
 
 
 def expire_due(
@@ -167,7 +167,7 @@ def expire_due(
     group = state.groups.get(group_name)
     if group is not None:
         for token, parts in group.expired(now_ms):
-            yield _expired(group_name, token, parts, failing_of())
+            yield _expired(state, group_name, token, parts, failing_of())
 
 
 def spans_of(parts: Iterable[AttemptRange]) -> list[Span]:
@@ -176,6 +176,7 @@ def spans_of(parts: Iterable[AttemptRange]) -> list[Span]:
 
 
 def _failed(
+    state: PartitionState,
     group: str,
     token: int,
     parts: list[AttemptRange],
@@ -189,7 +190,7 @@ def _failed(
         spans = spans_of(part for part in parts if part.attempt == attempt)
         if failing.policy.is_last(attempt):
             cause = Cause.NACKED if event is Nacked else Cause.EXPIRED
-            events.append(_given_up(group, token, spans, failing, cause))
+            events += _given_up(state, group, token, spans, failing, cause)
             continue
         due_ms = failing.now_ms + (failing.delay_ms or 0)
         shifts_ms: list[int] = []
@@ -222,29 +223,41 @@ def _jittered(
 
 
 def _expired(
-    group: str, token: int, parts: list[AttemptRange], failing: FailureContext
+    state: PartitionState,
+    group: str,
+    token: int,
+    parts: list[AttemptRange],
+    failing: FailureContext,
 ) -> list[AnyEvent]:
     draws = JitterDraws(sum(part.end - part.start for part in parts))
-    return _failed(group, token, parts, failing, Expired, draws)
+    return _failed(state, group, token, parts, failing, Expired, draws)
 
 
 def _given_up(
-    group: str, token: int, spans: list[Span], failing: FailureContext, cause: Cause
-) -> AnyEvent:
+    state: PartitionState,
+    group: str,
+    token: int,
+    spans: list[Span],
+    failing: FailureContext,
+    cause: Cause,
+) -> list[AnyEvent]:
+    """Return the events of messages that are not tried again.
+
+    Those that were cancelled meanwhile become no dead letters, which could be redriven.
+    """
     now_ms, reason, dead_letters = failing.now_ms, failing.reason, failing.dead_letters
+    dead, dropped = spans, list[Span]()
     if not failing.policy.dead_letters:
-        return Dropped(group, token, spans, cause, reason, now_ms)
-    return CopyQueued(
-        group,
-        token,
-        spans,
-        cause,
-        reason,
-        now_ms,
-        dead_letters.topic,
-        dead_letters.partition,
-        dead_letters.producer_id,
-    )
+        dead, dropped = [], spans
+    elif (cancelled := state.cancelled).top() > min(spans)[0]:
+        dead = [(*run, n) for start, end, n in spans for run in cancelled.missing(start, end)]
+        dropped = [(*run, n) for start, end, n in spans for run in cancelled.present(start, end)]
+    events: list[AnyEvent] = []
+    if dead:
+        events.append(CopyQueued(group, token, dead, cause, reason, now_ms, *dead_letters))
+    if dropped:
+        events.append(Dropped(group, token, dropped, cause, reason, now_ms))
+    return events
 
 
 def _settle(

@@ -375,7 +375,8 @@ class Pair:
                     assert how == "ack"
                 else:
                     assert how == "reject" or self.policy.is_last(known)
-                    assert isinstance(event, CopyQueued) == self.policy.dead_letters
+                    is_copied = self.policy.dead_letters and offset not in self.twin.cancelled
+                    assert isinstance(event, CopyQueued) == is_copied
                     assert event.cause == how + "ed"
             if isinstance(event, CopyQueued):
                 self._departs(event)

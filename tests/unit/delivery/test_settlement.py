@@ -5,6 +5,7 @@ import pytest
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
+    Cancelled,
     Cause,
     CopyQueued,
     Dropped,
@@ -55,6 +56,30 @@ def test_a_group_counts_what_is_leased_and_nothing_else() -> None:
     (event,) = acknowledge(state, "g", [receipt(1, 3)]).events
     state.apply(event, 1, 1)
     assert state.groups["g"].leased_count == 3
+
+
+@pytest.mark.parametrize("how", [Cause.NACKED, Cause.EXPIRED, Cause.REJECTED])
+def test_a_message_that_was_cancelled_while_it_was_leased_becomes_no_dead_letter(
+    how: Cause,
+) -> None:
+    state = leased((0, 5, 1), (7, 9, 1))
+    state.apply(Cancelled([(0, 1), (3, 5)]), 1, 1)
+    context = failing(attempts_max=1)
+    if how is Cause.EXPIRED:
+        ((*events,),) = expire_due(state, "g", 1000, lambda: context)
+    else:
+        events = (nack if how is Cause.NACKED else reject)(
+            state, "g", [receipt(0, 5), receipt(7, 9)], context
+        ).events
+    dead, dropped = events
+    assert isinstance(dead, CopyQueued)
+    assert isinstance(dropped, Dropped)
+    assert (dead.spans, dead.cause) == ([(1, 3, 1), (7, 9, 1)], how)
+    assert (dropped.spans, dropped.cause) == ([(0, 1, 1), (3, 5, 1)], how)
+    for number, event in enumerate(events, 2):
+        state.apply(event, number, 1)
+    assert state.groups["g"].leased_count == 0
+    assert not state.groups["g"].leases
 
 
 def test_acks_of_another_token_change_nothing() -> None:
