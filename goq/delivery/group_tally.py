@@ -95,7 +95,7 @@ def _tally(state: PartitionState, group: Group, now_ms: int) -> GroupTally:
         waiting,
         due,
         next_due_ms,
-        group.locks.held_count,
+        group.locks.blocked_count,
         group.dead_count,
         max(start, floor) if is_simple else -1,
     )

@@ -124,7 +124,7 @@ class GroupView:
             ready=fresh + due,
             leased=group.leased_count,
             retry=waiting - due,
-            blocked=group.locks.held_count,
+            blocked=group.locks.blocked_count,
             scheduled=scheduled,
             dead=group.dead_count,
         )

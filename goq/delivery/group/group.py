@@ -202,17 +202,20 @@ class Group:
         yield from self.retries
 
     def drop(self, start: int, end: int) -> None:
-        """Remove outstanding messages that can no longer be delivered."""
+        """Remove messages that can no longer be delivered, outstanding ones too."""
+        self.locks.forget(start, end)
         self.end_leases(start, end)
         self._drop_waiting(start, end)
 
     def skip(self, start: int, end: int) -> None:
         """Count messages as done that no consumer holds."""
+        self.locks.forget(start, end)
         self.taken.add(start, end)
         self._drop_waiting(start, end)
 
     def set_lane(self, offset: int, lane: int) -> None:
-        """Move an outstanding message to another lane."""
+        """Move a message to another lane, if it is outstanding or held back."""
+        self.locks.forget(offset, offset + 1)
         attributes = self.attributes.get(offset)
         waiting = self._stop_waiting(offset, offset + 1)
         if attributes is not None:

@@ -46,9 +46,15 @@ class KeyLocks:
         self._leased: dict[int, int] = {}  # messages by key
         self._retries: dict[int, dict[int, list[int]]] = {}  # offsets by key, then lane
         self._held: dict[int, dict[int, deque[HeldMessage]]] = {}  # by key, then lane
-        self._by_offset: dict[int, HeldMessage] = {}  # of a moved one, as it was held last
+        self._by_offset: dict[int, HeldMessage] = {}  # without those that are only stale entries
         self._free: dict[int, dict[int, None]] = {}  # keys in order, by lane
         self.held_count = 0
+        """The entries of held messages, stale ones included: what the limit is about."""
+
+    @property
+    def blocked_count(self) -> int:
+        """The number of messages that are held back."""
+        return len(self._by_offset)
 
     def is_locked(self, key: int) -> bool:
         """Return whether a message of the key is leased or waits for a retry."""
@@ -130,6 +136,21 @@ class KeyLocks:
         self._by_offset.setdefault(message.offset, message)
         self.held_count += 1
 
+    def forget(self, start: int, end: int) -> None:
+        """Count no message from ``start`` up to ``end`` as held: another event decided about them.
+
+        Their entries are stale: they stay until they are popped, and the receive passes over them.
+        """
+        held = self._by_offset
+        if not held:
+            return
+        if end - start < len(held):
+            for offset in range(start, end):
+                held.pop(offset, None)
+        else:
+            for offset in [offset for offset in held if start <= offset < end]:
+                del held[offset]
+
     def take_held(self) -> list[dict[Any, Any]]:
         """Remove all held messages: the group will find them again. Return what held them."""
         held: list[dict[Any, Any]] = [self._by_offset, self._held]
@@ -174,7 +195,7 @@ class KeyLocks:
         if lane not in lanes:
             return None
         message = lanes[lane].popleft()
-        if self._by_offset.get(message.offset) is message:
+        if self._by_offset.get(message.offset) == message:  # else it was moved meanwhile
             del self._by_offset[message.offset]
         self.held_count -= 1
         if not lanes[lane]:

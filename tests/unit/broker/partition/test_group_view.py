@@ -140,8 +140,8 @@ class Comparison:
         assert set(blocked.values()) <= {(0, 0)}
         later = each_of(self.view.parts(MessageState.BLOCKED, start, now_ms), 0, end)
         assert later == {offset: part for offset, part in blocked.items() if offset >= start}
-        readable = {offset for offset in blocked if self.states[offset] != CORRUPT}
-        assert readable <= self.fresh
+        assert set(blocked) <= self.fresh
+        assert self.view.counts(0, now_ms).blocked == len(blocked)
         assert all(self.twin.messages[offset].key for offset in blocked)
         return set(blocked)
 

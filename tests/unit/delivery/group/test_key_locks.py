@@ -82,3 +82,22 @@ def test_a_key_is_for_the_tenant_whose_message_is_the_first_of_a_lane() -> None:
     locks.remove_lease(7)
     assert [locks.is_next_of_tenant(7, tenant) for tenant in (1, 2, 3)] == [True, False, True]
     assert not locks.is_next_of_tenant(8, 1)
+
+
+def test_a_held_message_that_another_event_decided_about_is_not_blocked() -> None:
+    locks = KeyLocks()
+    locks.add_leases([7])
+    for offset in (1, 2, 3, 8):
+        locks.hold(held(offset))
+    locks.forget(2, 3)
+    locks.forget(5, 100)
+    assert locks.blocked_count == 2
+    assert locks.held_at(2) is None
+    assert [message.offset for message in locks.held_within(0, 100)] == [1, 3]
+    assert locks.held_count == 4
+    locks.hold(held(2, lane=0))
+    locks.remove_lease(7)
+    assert locks.pop_free(1) == held(1)
+    assert locks.pop_next(7, 1) == held(2)
+    assert locks.held_at(2) == held(2, lane=0)
+    assert locks.blocked_count == 2
