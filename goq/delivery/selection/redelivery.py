@@ -152,6 +152,8 @@ class Redelivery:
         self._others_wait: bool | None = None
         self.passed_over_count = 0
         """The due retries that are left to other consumers, at least."""
+        self.has_unlocked = False
+        """Whether a skipped retry had locked its key: it does so until the skip is recorded."""
 
     def in_flight(self, tenant: int) -> int:
         """Return how many messages of a tenant the group has in flight, the selected included."""
@@ -257,6 +259,8 @@ class Redelivery:
             taken, reached = self._take_retry(part, room)
             self._selection.count_tenant(attributes.tenant, taken)
             left -= taken
+            if attributes.key and self._ordering is Ordering.KEY and taken < reached - part.start:
+                self.has_unlocked = True
             if reached < part.end:
                 self._rests[lane] = part._replace(start=reached)
             if attributes.key and reached == part.end and self._group.retries.has(part.start):

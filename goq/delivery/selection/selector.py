@@ -90,9 +90,14 @@ class Selector:
 
     @property
     def must_yield(self) -> bool:
-        """Whether it did so much that others should go before the next receive."""
+        """Whether it ended early and goes on in another turn.
+
+        It did so much that others should go first. Or a retry that was skipped had locked its key:
+        once that is recorded, a message of the key may come before what would be selected next.
+        """
         return (
             self._is_behind
+            or self._redelivery.has_unlocked
             or self._runs_passed >= limits.RUNS_PASSED_MAX
             or self._selection.steps >= limits.SELECTION_STEPS_MAX
         )

@@ -343,6 +343,17 @@ def test_an_expired_retry_lets_what_waits_behind_it_go() -> None:
     assert receive(pair) == [1]
 
 
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_message_behind_an_expired_retry_of_its_key_comes_before_a_lower_lane(lane: int) -> None:
+    now_ms = Pair().now_ms
+    pair = published(Message(lane, key=7, expires_ms=now_ms + 5))
+    assert receive(pair) == [0]
+    settle(pair, "nack", 0)
+    pair.publish([Message(0, key=7), Message(1), Message(2)])
+    pair.move_clock(10)
+    assert receive(pair) == [1, 2, 3]
+
+
 def test_a_tenant_whose_turn_was_cut_short_is_not_forgotten() -> None:
     pair = published(*[Message(1, "x")] * 8, orderings=_NONE)
     pair.publish([Message(1, "x")])
