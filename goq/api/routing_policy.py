@@ -30,6 +30,9 @@ MERGED_STREAM: Final = "goq-internal-merged-stream"
 """Request header, between nodes: the client's stream that a stream is to be a part of."""
 REOPENED: Final = "goq-internal-reopened"
 """Request header, between nodes: that this node had a part of the client's stream before."""
+REST: Final = "goq-internal-rest"
+"""Request header, between nodes: the answer is added to others, so that no message may exceed its
+maximum size, not even the first."""
 Document = dict[str, Any]
 TopicOf = Callable[[Request, Sequence[str]], str | None]
 """Returns the topic whose leaders answer a request with path parameters; ``None`` for all nodes."""

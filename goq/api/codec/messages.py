@@ -161,8 +161,9 @@ class JsonMessages:
     joined to parts as they come: to join 10,000 at the end would hold the event loop.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, *, is_rest: bool = False) -> None:
         self.last_id: str | None = None
+        self._is_rest = is_rest
         self._count = 0
         self._bytes_left = bytes_max
         self._parts: list[bytes] = []
@@ -173,7 +174,10 @@ class JsonMessages:
         return self._count
 
     async def add(self, out: MessageOut) -> bool:
-        """Add a message if there is room; the first always has room. Let others go meanwhile."""
+        """Add a message if there is room; let others go meanwhile.
+
+        The first always has room, unless the answer is the rest of a larger one.
+        """
         if self._time_slice.is_over:
             await self._time_slice.next()
         await encode_long_value(out, self._time_slice)
@@ -183,7 +187,7 @@ class JsonMessages:
         """Add a message as :meth:`add` does, in a thread."""
         first, *rest = message_parts(out)
         size_bytes = len(first) + sum(map(len, rest))
-        if size_bytes > self._bytes_left and self._count:
+        if size_bytes > self._bytes_left and (self._count or self._is_rest):
             return False
         self._bytes_left -= size_bytes
         if self._count:
@@ -271,10 +275,10 @@ def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
 
 
 async def encode_deliveries(
-    topic: Topic, deliveries: Sequence[LeasedBatch], bytes_max: int
+    topic: Topic, deliveries: Sequence[LeasedBatch], bytes_max: int, *, is_rest: bool = False
 ) -> tuple[bytes | list[BytesLike], list[tuple[LeasedBatch, Sequence[Span]]]]:
     """Return the JSON body of a receive, and the leases that have no room in it."""
-    found = JsonMessages(bytes_max)
+    found = JsonMessages(bytes_max, is_rest=is_rest)
     unsent: list[tuple[LeasedBatch, Sequence[Span]]] = []
     for delivery in deliveries:
         if unsent:

@@ -29,7 +29,7 @@ from goq.api.gateway.fanout import (
     partition_offline,
 )
 from goq.api.gateway.streams import StreamGateway
-from goq.api.routing_policy import BYTES_MAX, OFFLINE, READY
+from goq.api.routing_policy import BYTES_MAX, OFFLINE, READY, REST
 from goq.api.schemas.groups import Receive
 from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.errors import GoqError, NotLeader, PartitionOffline, TimedOut, Unavailable
@@ -298,6 +298,8 @@ class _Receive:
             }
         )
         headers = {BYTES_MAX: str(room.size_bytes), COVERAGE_OF: self._values[0]}
+        if self.leased:
+            headers[REST] = "1"
         return copy_request(self._request, body=body, headers=headers)
 
     async def _wait(self, left_s: float) -> list[str | None]:

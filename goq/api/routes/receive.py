@@ -41,6 +41,7 @@ from goq.api.routing_policy import (
     OFFLINE,
     READY,
     REOPENED,
+    REST,
     CustomRouting,
 )
 from goq.api.schemas.groups import ReadyOut, Receive, ReceivedOut
@@ -136,7 +137,15 @@ class ReceiveRoutes:
             if not is_local:
                 raise
             deliveries, headers[OFFLINE] = [], quote(error.detail)[:_REASON_BYTES]
-        return await self._answer(request, topic, group, deliveries, options.bytes_max, headers)
+        return await self._answer(
+            request,
+            topic,
+            group,
+            deliveries,
+            options.bytes_max,
+            headers,
+            is_rest=is_local and REST in request.headers,
+        )
 
     def receive_at_once(
         self, request: Request, name: str, group: str
@@ -174,15 +183,21 @@ class ReceiveRoutes:
         deliveries: Sequence[LeasedBatch],
         bytes_max: int,
         headers: dict[str, str],
+        *,
+        is_rest: bool = False,
     ) -> Response:
         whole = [(delivery, delivery.spans) for delivery in deliveries]
         unsent: Sequence[tuple[LeasedBatch, Sequence[Span]]] = ()
         try:
             if FRAMES in request.headers.get("accept", ""):
+                if is_rest:
+                    deliveries, unsent = _within(deliveries, bytes_max)
                 parts = await deliveries_parts(topic, deliveries, self._broker.clock.wall_ms())
                 answer = Response(200, parts, FRAMES, headers)
             else:
-                body, unsent = await encode_deliveries(topic, deliveries, bytes_max)
+                body, unsent = await encode_deliveries(
+                    topic, deliveries, bytes_max, is_rest=is_rest
+                )
                 answer = Response(200, body, JSON, headers)
         except BaseException:  # the client is gone
             self._release(topic, group, whole)
@@ -242,6 +257,19 @@ def _asked(request: Request) -> Receive:
     asked = json_body(request, Receive)
     asked.consumer = asked.consumer or parse_client_id(request) or ""
     return asked
+
+
+def _within(
+    deliveries: Sequence[LeasedBatch], bytes_max: int
+) -> tuple[Sequence[LeasedBatch], Sequence[tuple[LeasedBatch, Sequence[Span]]]]:
+    """Return the first deliveries that fit a size, and the leases of the others."""
+    count = 0
+    for delivery in deliveries:
+        bytes_max -= delivery.size_bytes
+        if bytes_max < 0:
+            break
+        count += 1
+    return deliveries[:count], [(each, each.spans) for each in deliveries[count:]]
 
 
 def known_group(broker: Broker, name: str, group: str) -> Topic:

@@ -209,9 +209,13 @@ class FrameFetch:
             end = min(end, run_end)
         end = min(end, frame.end_offset)
         cost = (end - start) * header.frame_bytes // header.message_count
-        if cost > self._bytes_left and self._frames:
-            self._bytes_left = 0
-            return None
+        if cost > self._bytes_left:
+            fitting = self._bytes_left * header.message_count // header.frame_bytes
+            if not fitting and self._frames:
+                self._bytes_left = 0
+                return None
+            end = start + max(1, fitting)  # the first message always has room
+            cost = (end - start) * header.frame_bytes // header.message_count
         self._bytes_left -= cost
         self.used_bytes += cost
         if base not in self._frames:

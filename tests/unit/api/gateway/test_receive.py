@@ -13,7 +13,7 @@ from goq.api.gateway.coverage import COVERED
 from goq.api.gateway.fanout import Fanout
 from goq.api.gateway.receive import ReceiveGateway
 from goq.api.gateway.streams import StreamGateway
-from goq.api.routing_policy import OFFLINE, READY
+from goq.api.routing_policy import OFFLINE, READY, REST
 from goq.errors import NotLeader, PartitionOffline, Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt
@@ -32,6 +32,7 @@ class _Nodes:
         self.asked: dict[str | None, asyncio.Future[Response]] = {}
         self.bodies: dict[str | None, object] = {}
         self.order: list[str | None] = []
+        self.rests: list[str | None] = []
         self.takes: list[tuple[str | None, int, bool]] = []
         self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.given_back: list[str] = []
@@ -58,6 +59,7 @@ class _Nodes:
         if body is not None:
             self.takes.append((url, body["max_messages"], is_small))
         self.bodies[url] = body
+        self.rests += [url] * (REST in request.headers)
         self.asked[url] = asyncio.get_running_loop().create_future()
         return await self.asked[url]
 
@@ -139,6 +141,18 @@ def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None
         "http://b": 3,
         "http://c": 1,
     }
+
+
+def test_a_leader_is_told_that_its_answer_is_added_to_others() -> None:
+    async def run() -> list[str | None]:
+        nodes, running = _begun(max_messages=3)
+        (await nodes.wait_for("http://b")).set_result(_leased())
+        (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        (await nodes.wait_for(None)).set_result(_leased("0:1:1"))
+        await running
+        return nodes.rests
+
+    assert asyncio.run(run()) == [None]
 
 
 def test_a_leader_that_has_more_than_a_stream_carries_is_asked_for_the_rest_at_once(

@@ -244,6 +244,14 @@ def test_a_receive_ends_at_its_bytes_and_gets_one_message_at_least(one_by_one: b
         assert test.fetch.used_bytes == len(got) * share_bytes
 
 
+def test_of_a_frame_with_more_bytes_a_receive_gets_what_fits() -> None:
+    view = plain(0, 20, 1_000)
+    share_bytes = view.header.frame_bytes // 20
+    for bytes_max, count in ((1, 1), (3 * share_bytes + 60, 3), (30 * share_bytes, 20)):
+        test = StoredFrames(view).fetch(bytes_max)
+        assert test.taken(0, 20) == list(range(count))
+
+
 def test_a_frame_that_was_used_stays_longer() -> None:
     views = [plain(offset, 2, 100) for offset in (0, 2, 4)]
     size_bytes = views[0].header.frame_bytes
