@@ -3,8 +3,10 @@
 A key is *locked* while a message of it is leased or waits for a retry. A fresh message of such a
 key is held back, in order, until the key is unlocked. Of the messages of a key and lane that wait
 for a retry only the first may be delivered. So one key is never with two consumers at once, and the
-messages of each key and lane are delivered in order. Lanes do not wait for each other: a message of
-high priority never waits behind a held message of low priority with the same key.
+messages of each key, lane and tenant are delivered in order. Tenants that use the same key take
+turns with it: only an index of all waiting keys would tell which of their messages is the first.
+Lanes do not wait for each other: a message of high priority never waits behind a held message of
+low priority with the same key.
 
 Nothing here is stored: a held message simply is not taken yet, and a group that starts over finds
 it again.

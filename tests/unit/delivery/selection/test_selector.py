@@ -354,6 +354,17 @@ def test_a_message_behind_an_expired_retry_of_its_key_comes_before_a_lower_lane(
     assert receive(pair) == [1, 2, 3]
 
 
+def test_a_key_of_two_tenants_is_in_order_for_each_and_with_one_consumer_at_a_time() -> None:
+    pair = published(*[Message(1, "x", key=7)] * 2, *[Message(1, "y", key=7)] * 2)
+    found = list[int]()
+    while offsets := receive(pair, 1):
+        assert receive(pair) == []
+        settle(pair, "ack", *offsets)
+        found += offsets
+    assert [offset for offset in found if offset < 2] == [0, 1]
+    assert [offset for offset in found if offset >= 2] == [2, 3]
+
+
 def test_a_tenant_whose_turn_was_cut_short_is_not_forgotten() -> None:
     pair = published(*[Message(1, "x")] * 8, orderings=_NONE)
     pair.publish([Message(1, "x")])
