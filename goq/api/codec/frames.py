@@ -73,6 +73,7 @@ async def deliveries_parts(
                 "frames": len(answer.frames),
                 "picked": answer.picked,
                 "times": answer.times,
+                "moved": list(delivery.moved.items()),
             }
         )
         frames.extend((delivery.partition, frame) for frame in answer.frames)

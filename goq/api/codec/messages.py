@@ -269,6 +269,8 @@ def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
         for out in messages_json(topic, delivery.partition, frames, start, end):
             receipt = Receipt(delivery.partition, fence, out.offset, out.offset + 1)
             out.receipt = str(receipt)
+            if out.offset in delivery.moved:
+                out.priority = topic.settings.lane_name(delivery.moved[out.offset])
             out.attempt = attempt
             out.lease_until = lease_until
             yield out

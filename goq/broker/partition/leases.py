@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from goq import limits
@@ -66,6 +67,8 @@ class LeasedBatch(NamedTuple):
     """The share of the messages in the bytes of their frames."""
     is_paused: bool = False
     """Whether the selection ended early, to let others use the event loop."""
+    moved: Mapping[int, int] = MappingProxyType({})
+    """The lanes of those messages that were moved to another lane, by offset."""
 
     @property
     def message_count(self) -> int:
@@ -206,8 +209,15 @@ class Leases:
             choice.is_full(),
             fetch.used_bytes,
             choice.must_yield,
+            self._moved_among(choice.spans),
         )
         return batch, done
+
+    def _moved_among(self, spans: Sequence[Span]) -> dict[int, int]:
+        moved = self._state.moved
+        if not moved:
+            return {}
+        return {o: moved[o] for start, end, _ in spans for o in range(start, end) if o in moved}
 
     async def warm(self, offset: int, messages_max: int) -> None:
         """Read messages in a thread, so that a receive finds their frames in memory."""

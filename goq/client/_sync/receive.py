@@ -8,7 +8,7 @@ is pushed by one node, as far as its credit: the messages that may be in flight.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Iterator, Sequence
+from collections.abc import Iterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Final
@@ -26,7 +26,7 @@ from goq.client._sync.settlement import (
 from goq.client._sync.streamed_response import StreamedResponse
 from goq.client.arguments import Duration
 from goq.client.cluster_map import VERSION_HEADER
-from goq.client.delivery_options import delivery_fields
+from goq.client.delivery_options import delivery_fields, lanes_of
 from goq.client.errors import Answer, unreadable
 from goq.client.leases.message_buffer import NO_LEASE, LeaseTime
 from goq.client.messages import Settled
@@ -119,7 +119,7 @@ class DeliveryBatch:
     ) -> Iterator[ReceivedMessage]:
         """Yield the messages of one of the deliveries; a loop knows its lease."""
         for frame, start, end, attempt, offset, time_us in delivery.pieces():
-            yield from map(
+            found = map(
                 ReceivedMessage,
                 repeat(self.topic, end - start),
                 repeat(delivery.partition),
@@ -136,6 +136,7 @@ class DeliveryBatch:
                 repeat(self._settler),
                 repeat(lease_time),
             )
+            yield from _in_their_lanes(found, delivery) if delivery.moved else found
 
     def ack(self) -> Settled:
         """Mark all messages as done. The result names the receipts whose lease was lost."""
@@ -151,6 +152,18 @@ class DeliveryBatch:
 
     def _settle(self, verb: str, **details: object) -> Settled:
         return self._settler.settle(verb, self.topic, self.group, self.receipts(), **details)
+
+
+def _in_their_lanes(
+    messages: Iterable[ReceivedMessage], delivery: PartitionDelivery
+) -> Iterator[ReceivedMessage]:
+    """Yield messages, those that were moved with the lane that they were moved to."""
+    named = lanes_of(delivery.lanes)
+    for message in messages:
+        lane = delivery.moved.get(message.offset)
+        if lane is not None:
+            message.priority = named.lane_name(lane)
+        yield message
 
 
 def receive(

@@ -8,7 +8,8 @@ specification.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -139,6 +140,7 @@ class _DeliveryHead(msgspec.Struct):
     picked: list[tuple[int, int]] = []
     times: list[tuple[int, int, int]] = []
     lease_ms: int | None = None
+    moved: list[tuple[int, int]] = []
 
 
 class _ReceivePreface(msgspec.Struct):
@@ -173,6 +175,7 @@ class PartitionDelivery(NamedTuple):
     come from several frames, ``times`` say (its number, an offset, a time) when those from that
     offset on were appended.
     ``lease_ms`` was left of the lease when the node sent it, None from a node that does not tell.
+    ``moved`` are the lanes of messages that were moved to another, by offset.
     """
 
     partition: int
@@ -184,6 +187,7 @@ class PartitionDelivery(NamedTuple):
     picked: Sequence[tuple[int, int]] = ()
     times: Sequence[tuple[int, int, int]] = ()
     lease_ms: int | None = None
+    moved: Mapping[int, int] = MappingProxyType({})
 
     def message_count(self) -> int:
         """Return how many messages were delivered."""
@@ -268,6 +272,7 @@ def decode_deliveries(body: bytes) -> list[PartitionDelivery]:
             head.picked,
             head.times,
             head.lease_ms,
+            dict(head.moved),
         )
         for head in preface.deliveries
     ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 from goq.api.codec.frames import deliveries_parts
 from goq.broker.partition.leases import LeasedBatch
+from goq.client._sync.receive import DeliveryBatch
 from goq.client.protocol.frames import decode_deliveries
 from goq.config.topic import TopicSettings
 from goq.frame.encoder import Columns, encode_frame
@@ -75,6 +77,14 @@ def test_frames_that_are_sent_whole_stand_between_gathered_ones() -> None:
     assert [piece.time_us for piece in pieces] == [start // 50 * 50 for start, _, _ in spans]
     values = [value for p in pieces for value in p.frame.values(p.start, p.end)]
     assert [int((value or b"").partition(b":")[0]) for value in values] == [s for s, _, _ in spans]
+
+
+def test_a_message_that_was_moved_has_the_lane_it_was_moved_to() -> None:
+    batch = LeasedBatch(0, 1, "c", 0, [(0, 4, 1)], [_frame(0, 4)], False, moved={1: 2, 3: 1})
+    deliveries = decode_deliveries(_body(batch))
+    settler: Any = None
+    found = DeliveryBatch(settler, "t", "g", deliveries).messages()
+    assert [message.priority for message in found] == ["high", "low", "low", "normal"]
 
 
 def test_few_messages_of_a_large_frame_cost_few_bytes() -> None:

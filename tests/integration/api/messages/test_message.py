@@ -156,7 +156,12 @@ def test_a_reason_may_be_long_but_not_endless(node: RunningNode, topic: str) -> 
 def test_a_ready_message_moves_ahead_of_others(node: RunningNode, topic: str) -> None:
     *_, last = put(node, topic, "a", "b", "c")
     assert change(node, last, priority="high")["priority"] == "high"
-    assert values(receive(node, topic)) == ["c", "a", "b"]
+    found = receive(node, topic)
+    assert [(m["value"], m["priority"]) for m in found] == [
+        ("c", "high"),
+        ("a", "normal"),
+        ("b", "normal"),
+    ]
 
 
 def test_a_message_moved_away_and_back_is_delivered_once(node: RunningNode, topic: str) -> None:
