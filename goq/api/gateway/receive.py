@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
@@ -215,7 +216,9 @@ class _Receive:
             mistake = await (self._take(ready) if ready else self._take_all())
             left_s = until - loop.time()
             if self.leased:
-                return merge_leased(self.leased, as_frames=wants_frames(self._request))
+                answer = merge_leased(self.leased, as_frames=wants_frames(self._request))
+                answer.on_refused = partial(self._gateway.release_all, self._values, self.leased)
+                return answer
             if mistake is not None:
                 return mistake
             if (left_s <= 0 and not ready) or self._is_refused():

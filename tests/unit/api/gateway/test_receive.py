@@ -90,6 +90,21 @@ def test_what_one_leader_gave_goes_back_when_the_client_goes_while_another_is_as
     assert sorted(asyncio.run(run())) == ["1:7:0", "1:7:1", "2:8:5"]
 
 
+def test_what_leaders_gave_goes_back_when_the_answer_cannot_be_sent() -> None:
+    async def run() -> list[str]:
+        nodes, running = _begun(max_messages=2)
+        (await nodes.wait_for("http://b")).set_result(_leased("1:7:0"))
+        (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        answer = await running
+        assert answer.on_refused is not None
+        assert nodes.given_back == []
+        answer.on_refused()
+        await until(lambda: len(nodes.given_back) == 2)
+        return nodes.given_back
+
+    assert sorted(asyncio.run(run())) == ["1:7:0", "2:8:5"]
+
+
 def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_leased() -> None:
     async def run() -> tuple[Response, list[str]]:
         nodes, running = _begun(max_messages=10)
