@@ -144,8 +144,20 @@ class Receipt(NamedTuple):
 
     def __str__(self) -> str:
         tail = "" if self.end == self.start + 1 else f"+{self.end - self.start}"
-        token = self.fenced_id << _TOKEN_BITS | self.token
-        return f"{self.partition}:{token}:{self.start}{tail}"
+        return f"{self.partition}:{self.fence}:{self.start}{tail}"
+
+    @property
+    def fence(self) -> int:
+        """The token as its text has it, whether or not the topic's id was split from it."""
+        return self.fenced_id << _TOKEN_BITS | self.token
+
+    def covers(self, other: Receipt) -> bool:
+        """Return whether this receipt settles all messages of ``other``, by the same lease."""
+        return (
+            (self.partition, self.fence) == (other.partition, other.fence)
+            and self.start <= other.start
+            and other.end <= self.end
+        )
 
     @classmethod
     def parse(cls, text: str) -> Receipt:

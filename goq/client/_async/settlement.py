@@ -282,11 +282,18 @@ async def settle_many(
             settled = await settler.settle(verb, topic, group, receipts, **details)
         except TopicNotFound as error:
             settled = Settled(0, [FailedReceipt(receipt, error.code) for receipt in receipts])
+        leased = [Receipt.parse(each.receipt) for each in settled.failed if _may_be_leased(each)]
         for message in members:
-            message.settled = True
+            claim = message.claim()
+            message.settled = not any(run.covers(claim) for run in leased)
         done += settled.done
         failed.extend(settled.failed)
     return Settled(done, failed)
+
+
+def _may_be_leased(failed: FailedReceipt) -> bool:
+    """Return whether the failure does not say that the lease has ended."""
+    return not issubclass(BY_CODE.get(failed.code, Conflict), (Conflict, TopicNotFound))
 
 
 async def extend_leases(

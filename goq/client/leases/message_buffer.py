@@ -216,4 +216,4 @@ def _has_lease(message: LeasedMessage) -> bool:
 
 
 def _is_in(claim: Receipt, runs: Sequence[Receipt]) -> bool:
-    return any(run[:2] == claim[:2] and run.start <= claim.start < run.end for run in runs)
+    return any(run.covers(claim) for run in runs)

@@ -9,8 +9,9 @@ import pytest
 from goq.client.leases.message_buffer import NO_LEASE, LeaseTime, MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
 from goq.client.messages import FailedReceipt
-from goq.model import Receipt
+from goq.model import NATIVE_TOPIC_IDS, Receipt, fence_of
 
+FENCE = fence_of(NATIVE_TOPIC_IDS + 5, 7)
 LEASE_TIME = LeaseTime(30.0, 100.0)
 
 
@@ -23,7 +24,7 @@ class Message:
         self.lease_time = LEASE_TIME
 
     def claim(self) -> Receipt:
-        return Receipt(self.partition, 7, self.offset, self.offset + 1)
+        return Receipt(self.partition, FENCE, self.offset, self.offset + 1)
 
 
 def buffer_of(count: int, *, keeps_taken: bool = False) -> MessageBuffer[Message]:
@@ -47,7 +48,10 @@ def test_leases_are_due_after_a_third_until_they_are_extended() -> None:
     assert buffer.due(109.9) == []
     due = buffer.due(110.1)
     assert [message.offset for message in due] == [0, 1, 2]
-    failed = [FailedReceipt("0:7:1", "lease_lost"), FailedReceipt("0:7:2", "partition_offline")]
+    failed = [
+        FailedReceipt(f"0:{FENCE}:1", "lease_lost"),
+        FailedReceipt(f"0:{FENCE}:2", "partition_offline"),
+    ]
     buffer.extended(due, LeaseTime(30.0, 110.0), failed)
     assert [message.offset for message in buffer.due(119.9)] == [2]
     assert due[1].lease_time is NO_LEASE
@@ -62,7 +66,7 @@ def test_lost_leases_are_logged_but_not_those_of_settled_messages(
     assert settled is not None
     settled.settled = True
     due = [settled, *buffer.due(120.0)]
-    failed = [FailedReceipt(f"0:7:{offset}", "lease_lost") for offset in (0, 2)]
+    failed = [FailedReceipt(f"0:{FENCE}:{offset}", "lease_lost") for offset in (0, 2)]
     with caplog.at_level("INFO", "goq.client"):
         buffer.extended(due, LeaseTime(30.0, 120.0), failed)
     assert caplog.messages == ["1 leases of t were lost, the first of 0:2: others get the messages"]

@@ -49,6 +49,7 @@ def test_a_receipt_that_was_written_reads_the_same(
     assert Receipt.parse(str(receipt)) == receipt
     fenced = Receipt(partition, fence_of(topic_id, token), start, start + count)
     assert str(fenced) == str(receipt)
+    assert fenced.fence == receipt.fence == fence_of(topic_id, token)
 
 
 @given(

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from goq.client import AsyncClient, Client, ReceivedMessage
-from goq.client._sync.settlement import extend_leases
+from goq.client._sync.settlement import Settler, extend_leases
 from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
+from goq.client.messages import FailedReceipt, Settled
 from goq.errors import GoqError, InvalidInput, LeaseLost, TopicNotFound, Unavailable
 from goq.model import Message, MessageId, Receipt
 from tests.support.client.fake_node import FakeGroup, FakeNode
@@ -214,6 +215,18 @@ def test_ack_many_sends_runs(node: FakeNode, client: Client) -> None:
     lost = client.ack_many(messages[7:9])
     assert lost.done == 1
     assert [(f.receipt, f.code) for f in lost.failed] == [(messages[7].receipt, "lease_lost")]
+
+
+def test_many_messages_are_settled_unless_their_leases_may_last(
+    client: Client, monkeypatch: pytest.MonkeyPatch, node: FakeNode
+) -> None:
+    fill(node, client, 4)
+    messages = client.receive("orders", "workers")
+    codes = ["timed_out", "lease_lost", "topic_not_found"]
+    failed = [FailedReceipt(m.receipt, code) for m, code in zip(messages, codes, strict=False)]
+    monkeypatch.setattr(Settler, "settle", lambda *_args, **_details: Settled(1, failed))
+    client.ack_many(messages)
+    assert [message.settled for message in messages] == [False, True, True, True]
 
 
 def test_receipts_can_be_settled_by_their_text(node: FakeNode, client: Client) -> None:

@@ -144,3 +144,22 @@ def test_what_a_loop_leaves_behind_has_lost_no_attempt(node: RunningNode) -> Non
                 message.ack()
         eventually(lambda: group_of(node, "left")["leased"] == 0)
         assert group_of(node, "left")["dead"] == 0
+
+
+def test_messages_whose_lease_others_have_meanwhile_are_not_yielded(
+    node: RunningNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(node, "lost", 4, "10s")
+    with Client(node.url) as client, Client(node.url) as other:
+        with closing(client.consume("lost", group="g", until_empty=True)) as loop:
+            next(loop).ack()
+            client.reset_group("lost", "g", to="1")
+            others = other.receive("lost", "g", max_messages=10, wait="20s", visibility="1h")
+            time.sleep(0.6)  # over 5 % of the lease: it is extended before a message is yielded
+            with caplog.at_level("INFO", "goq.client"):
+                assert [message.offset for message in loop] == []
+        assert [message.offset for message in others] == [1, 2, 3]
+        assert other.ack_many(others).done == 3
+    assert caplog.messages == [
+        "3 leases of lost were lost, the first of 0:1: others get the messages"
+    ]
