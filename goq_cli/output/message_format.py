@@ -31,6 +31,8 @@ class Writer(Protocol):
 
     written_bytes: int
     """How many bytes were written out."""
+    printed_bytes: int
+    """How many bytes were written out or are buffered."""
 
     def write(self, message: AnyMessage) -> bool:
         """Print a message, possibly buffered; return whether nothing is buffered."""
@@ -49,7 +51,7 @@ class BytesWriter:
         self._parts: list[bytes] = []
         self._size_bytes = 0
         self._flushed_s = 0.0
-        self.written_bytes = 0
+        self.written_bytes = self.printed_bytes = 0
         sys.stdout.flush()
 
     def write(self, message: AnyMessage) -> bool:
@@ -57,6 +59,7 @@ class BytesWriter:
         part = self._form(message)
         self._parts.append(part)
         self._size_bytes += len(part)
+        self.printed_bytes += len(part)
         if self._size_bytes >= _FLUSH_BYTES or time.monotonic() - self._flushed_s > _FLUSH_S:
             self.flush()
             return True

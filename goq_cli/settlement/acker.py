@@ -3,7 +3,8 @@
 A file and a terminal have a message when it is written. A pipe holds it until its reader takes it,
 and a reader may end with messages that it took and did not use. So a message in a pipe is
 acknowledged when its reader took it and then read on, or was still there 50 ms later. Nothing is
-acknowledged after the pipe was closed: what it held, and what its reader took last, is nacked.
+acknowledged after the pipe was closed: what its reader took last is nacked, and what the reader
+cannot have taken, in the pipe or never written, is released without an attempt.
 The writer cannot see more: a reader that reads ahead and crashes later loses what it had read.
 
 A thread acknowledges the messages of a pipe, as the reader may be slow. It ends the consume loop
@@ -16,7 +17,9 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from goq.errors import GoqError, TimedOut, TopicNotFound
 
@@ -30,6 +33,14 @@ _STAYS_S: Final = 0.05
 _CHECK_S: Final = 0.01
 _IDLE_S: Final = 1.0
 _READER_ENDED: Final = "the reader of the output ended"
+
+
+class Printed(NamedTuple):
+    """A printed message, and the range of its bytes in the output."""
+
+    message: ReceivedMessage
+    start: int
+    end: int
 
 
 class Acker:
@@ -46,7 +57,7 @@ class Acker:
         self._writer = writer
         self._batch = (prefetch + 1) // 2  # the node sends one half while the other is printed
         self._ack = ack
-        self._printed: list[ReceivedMessage] = []
+        self._printed: list[Printed] = []
         self.has_failed = False
 
     def __enter__(self) -> Acker:
@@ -58,8 +69,7 @@ class Acker:
 
     def take(self, message: ReceivedMessage) -> None:
         """Print a message; acknowledge a batch of printed ones when it is full."""
-        self._writer.write(message)
-        self._printed.append(message)
+        self._print(message)
         if len(self._printed) >= self._batch:
             self.settle()
 
@@ -71,20 +81,31 @@ class Acker:
             self._acknowledge(printed)
 
     def settle_all(self) -> None:
-        """Acknowledge printed messages; nack them where the output cannot be written."""
+        """Acknowledge printed messages; give them back where the output cannot be written."""
         try:
             self.settle()
         except OSError:
-            self._give_back()
+            self._give_back(self._writer.written_bytes)
             raise
 
-    def _give_back(self) -> None:
+    def _print(self, message: ReceivedMessage) -> bool:
+        """Print a message; return whether nothing is buffered."""
+        start = self._writer.printed_bytes
+        try:
+            return self._writer.write(message)
+        finally:
+            self._printed.append(Printed(message, start, self._writer.printed_bytes))
+
+    def _give_back(self, taken: int) -> None:
+        """Nack printed messages whose output begins before ``taken``; release the others."""
         printed, self._printed = self._printed, []
         if self._ack and printed:
-            self._client.nack_many(printed, reason=_READER_ENDED)
+            self._client.release_many([each.message for each in printed if each.start >= taken])
+            begun = [each.message for each in printed if each.start < taken]
+            self._client.nack_many(begun, reason=_READER_ENDED)
 
-    def _acknowledge(self, printed: list[ReceivedMessage]) -> None:
-        if said := complaint(self._client.ack_many(printed)):
+    def _acknowledge(self, printed: Sequence[Printed]) -> None:
+        if said := complaint(self._client.ack_many(each.message for each in printed)):
             self.has_failed = True
             sys.stderr.write(said)
 
@@ -109,8 +130,8 @@ class PipeAcker(Acker):
         super().__init__(client, writer, prefetch, ack=True)
         self._pipe = pipe
         self._interrupts = interrupts
-        self._written: deque[tuple[int, list[ReceivedMessage]]] = deque()
-        """Batches of messages that are not acknowledged, each with the end of its output."""
+        self._written: deque[Printed] = deque()
+        """Messages that are written and not acknowledged."""
         self._taken = self._confirmed = 0
         self._taken_s = 0.0
         self._error: GoqError | None = None
@@ -124,8 +145,7 @@ class PipeAcker(Acker):
 
     def take(self, message: ReceivedMessage) -> None:
         """Print a message."""
-        self._printed.append(message)
-        if self._writer.write(message):
+        if self._print(message):
             self._note()
 
     def settle(self) -> None:
@@ -136,7 +156,7 @@ class PipeAcker(Acker):
             raise self._error
 
     def settle_all(self) -> None:
-        """Wait until the reader took everything or ended; nack what it did not take.
+        """Wait until the reader took everything or ended; give back what it did not use.
 
         Raises ``BrokenPipeError`` if it ended before.
         """
@@ -153,9 +173,9 @@ class PipeAcker(Acker):
                 self._stopped = True
                 self._changed.notify_all()
             self._thread.join()
-            self._printed[:0] = [m for _, messages in self._written for m in messages]
+            self._printed[:0] = self._written
             is_left = bool(self._printed)
-            self._give_back()
+            self._give_back(self._taken_at_most())
         if self._error is not None:
             raise self._error
         if is_left:
@@ -166,10 +186,15 @@ class PipeAcker(Acker):
         """Return whether messages are still to be acknowledged, and can be."""
         return bool(self._written) and self._error is None and not self._pipe.is_closed()
 
+    def _taken_at_most(self) -> int:
+        """Return the position up to which the reader has taken the output, or still may."""
+        written = self._writer.written_bytes
+        return written - self._pipe.unread_bytes() if self._pipe.is_closed() else written
+
     def _note(self) -> None:
         if self._printed:
             with self._changed:
-                self._written.append((self._writer.written_bytes, self._printed))
+                self._written.extend(self._printed)
                 self._changed.notify_all()
             self._printed = []
 
@@ -182,16 +207,19 @@ class PipeAcker(Acker):
                 taken = self._confirm()
                 if taken is None:
                     continue
-                with self._changed:
-                    batches = [messages for end, messages in self._written if end <= taken]
-                if batches:
-                    self._acknowledge([m for messages in batches for m in messages])
-                for _ in batches:
+                if used := self._used(taken):
+                    self._acknowledge(used)
+                for _ in used:
                     self._written.popleft()
         except GoqError as error:
             self._error = error
             with self._changed:
                 self._changed.notify_all()
+
+    def _used(self, taken: int) -> list[Printed]:
+        """Return the messages whose output ends by ``taken``."""
+        with self._changed:
+            return [*takewhile(lambda each: each.end <= taken, self._written)]
 
     def _wait(self) -> bool:
         """Wait a moment, longer without messages; return False when it is over."""

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import array
+import fcntl
 import json
+import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -258,6 +262,42 @@ def test_a_reader_that_ends_early_leaves_every_message_unacknowledged(
     assert done.stderr == b""
     found = group_of(environment, topic, "g")
     assert (found["leased"], found["lag"]) == (0, len(lines))
+
+
+def test_messages_that_no_reader_can_have_taken_are_given_back_without_an_attempt(
+    environment: dict[str, str], topic: str, goq: Run
+) -> None:
+    texts = [b"%03d" % number + b"." * 2000 for number in range(100)]  # more than a pipe holds
+    goq("produce", topic, stdin=b"".join(text + b"\n" for text in texts))
+    arguments = ["consume", topic, "--group", "g", "--visibility", "10m"]
+    with start_goq(arguments, env=environment, stdout=subprocess.PIPE) as consumer:
+        assert consumer.stdout is not None
+        fd = consumer.stdout.fileno()
+        eventually(lambda: unread_bytes(fd) > 20 * 2004, "the pipe holds messages")
+        text = read_exactly(fd, 2004)
+        begun = read_exactly(fd, 3)
+        consumer.stdout.close()
+        assert consumer.wait(60) == 0
+    with Client(environment["GOQ_SERVER"]) as client:
+        attempts: dict[bytes, int] = {}
+        while len(attempts) < len(texts):
+            for message in client.receive(topic, "g", max_messages=100, wait="20s"):
+                attempts[(message.value or b"")[:3]] = message.attempt
+    assert {place for place, attempt in attempts.items() if attempt == 2} == {text[:3], begun}
+    assert {*attempts.values()} == {1, 2}
+
+
+def unread_bytes(pipe: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
+def read_exactly(fd: int, size_bytes: int) -> bytes:
+    data = b""
+    while len(data) < size_bytes:
+        data += os.read(fd, size_bytes - len(data))
+    return data
 
 
 def test_a_consumer_without_messages_ends_when_its_reader_has_ended(
