@@ -21,12 +21,14 @@ class Terminated(BaseException):
 class Interrupts:
     """Defers interrupts during work, and raises them while waiting.
 
-    A second interrupt is raised at once: the user insists. Besides signals, :meth:`end` interrupts.
+    A second interrupt is raised at once. Besides signals, :meth:`end` interrupts.
     """
 
     def __init__(self) -> None:
         self._waiting = False
         self._pending: type[BaseException] | None = None
+        self.is_repeated = False
+        """Whether another signal came after the first interrupt: the user insists."""
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
@@ -76,7 +78,8 @@ class Interrupts:
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
         kind: type[BaseException] = Terminated if number == signal.SIGTERM else KeyboardInterrupt
-        is_raised = self._waiting or self._pending is not None
+        self.is_repeated = self._pending is not None
+        is_raised = self._waiting or self.is_repeated
         self._waiting, self._pending = False, kind
         if is_raised:
             raise kind

@@ -66,8 +66,9 @@ class Coproc:
     def __exit__(self, *_error: object) -> None:
         """End the workers, when they have answered; a second interrupt kills them."""
         try:
-            self.settle_all()
-            self._close()
+            if not self._interrupts.is_repeated:
+                self.settle_all()
+                self._close()
         finally:
             for worker in self._workers:
                 if worker is not None:

@@ -16,9 +16,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from goq_cli.settlement.answer import ANSWER_BYTES_MAX, UnknownAnswer, parse_answer
+from goq_cli.settlement.process_output import output_until_end
 from goq_cli.settlement.settlements import RELEASE, Outcome
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 WINDOW_FIRST: Final = 8
 WINDOW_MAX: Final = 5000
 _WINDOW_S: Final = 0.5
-_READ_BYTES: Final = 64 * 1024
 
 Settle = Callable[[Iterable[tuple["ReceivedMessage", Outcome]]], None]
 
@@ -139,14 +140,14 @@ class CoprocProcess:
         stdout = self._process.stdout
         assert stdout is not None
         partial = b""
-        while data := stdout.read(_READ_BYTES):
-            *lines, partial = (partial + data).split(b"\n")
-            if not self._take(lines) or len(partial) > ANSWER_BYTES_MAX:
-                self._complaint = self._complaint or "an answer has no end"
-                self.kill()
-                break
+        with closing(output_until_end(stdout.fileno(), self._process.wait)) as output:
+            for data in output:
+                *lines, partial = (partial + data).split(b"\n")
+                if not self._take(lines) or len(partial) > ANSWER_BYTES_MAX:
+                    self._complaint = self._complaint or "an answer has no end"
+                    self.kill()
+                    break
         stdout.close()
-        self._process.wait()
         self._end()
 
     def _take(self, lines: list[bytes]) -> bool:

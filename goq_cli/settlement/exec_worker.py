@@ -17,8 +17,40 @@ if TYPE_CHECKING:
     from goq.client import Client, ReceivedMessage
 
 _REASON_CHARS_MAX = 500
+_TAIL_BYTES = 4 * 1024
+_LINE_BYTES_MAX = 64 * 1024
 _TRACEPARENT = "TRACEPARENT"
 _TRACESTATE = "TRACESTATE"
+
+
+class _Stderr:
+    """The stderr of one command, shown in whole lines as they come; of the rest its end is kept."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._tail = self._line = b""
+
+    def take(self, data: bytes) -> None:
+        """Show the lines that are whole now, or that are too long to wait for their end."""
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        shown, newline, self._line = (self._line + data).rpartition(b"\n")
+        if len(self._line) > _LINE_BYTES_MAX:
+            newline, self._line = newline + self._line, b""
+        self._show(shown + newline)
+
+    def finish(self) -> None:
+        """Show what has no newline."""
+        self._show(self._line)
+
+    def end(self) -> str:
+        """Return the last characters."""
+        return self._tail.decode(errors="replace").strip()[-_REASON_CHARS_MAX:]
+
+    def _show(self, data: bytes) -> None:
+        if data:
+            with self._lock:
+                sys.stderr.write(data.decode(errors="replace"))
+                sys.stderr.flush()
 
 
 class ExecWorker:
@@ -28,8 +60,9 @@ class ExecWorker:
     ``GOQ_OFFSET``, ``GOQ_KEY``, ``GOQ_TIMESTAMP``, ``GOQ_ATTEMPT``, ``GOQ_GROUP`` and
     ``GOQ_HEADER_<NAME>`` in its environment. ``TRACEPARENT`` and ``TRACESTATE`` are those of the
     span that published the message, never of this process. Exit 0 acknowledges the message; any
-    other code nacks it, with the end of stderr as the reason. A job does not wait for its ack. Two
-    messages of one key never run at once.
+    other code nacks it, with the end of stderr as the reason. A process that the command leaves
+    behind is not waited for. A job does not wait for its ack. Two messages of one key never run at
+    once.
 
     ``has_failed`` tells of a command that failed, or of a message that could not be settled.
     """
@@ -90,16 +123,13 @@ class ExecWorker:
 
     def _run(self, message: ReceivedMessage) -> None:
         environment = self._inherited | environment_of(message)
-        code, stderr = run_command(self._command, message.value or b"", environment)
-        text = stderr.decode(errors="replace")
-        if text:
-            with self._stderr_lock:
-                sys.stderr.write(text)
-                sys.stderr.flush()
+        stderr = _Stderr(self._stderr_lock)
+        code = run_command(self._command, message.value or b"", environment, stderr.take)
+        stderr.finish()
         if code == 0:
             outcome = ACK
         else:
-            reason = f"exit {code}: {text.strip()[-_REASON_CHARS_MAX:]}"
+            reason = f"exit {code}: {stderr.end()}"
             outcome = Outcome("nack", self._retry_delay, reason)
         self._settlements.add([(message, outcome)])
 

@@ -1,26 +1,30 @@
-"""One run of a shell command: input, environment, exit code, stderr."""
+"""One run of a shell command: input, environment, stderr, exit code."""
 
 from __future__ import annotations
 
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Final
+
+from goq_cli.settlement.process_output import output_until_end
 
 SHELL: Final = "/bin/sh"
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-class CommandEnd(NamedTuple):
-    """The end of a command: its exit code, negative for a signal, and its stderr."""
+def run_command(
+    command: str,
+    value: bytes,
+    environment: Mapping[str, str],
+    on_stderr: Callable[[bytes], None],
+) -> int:
+    """Run a command with ``value`` as stdin; return its exit code, negative for a signal.
 
-    code: int
-    stderr: bytes
-
-
-def run_command(command: str, value: bytes, environment: Mapping[str, str]) -> CommandEnd:
-    """Run a command with ``value`` as stdin, and wait for its end.
+    ``on_stderr`` gets its stderr as it comes. A process that the command leaves behind is not
+    waited for, and what that one writes to stderr later is lost.
 
     Stdin is a file in memory: the command may leave it unread. It starts by ``posix_spawn``, which
     copies nothing of this process. All its descriptors but 0 to 2 are closed.
@@ -46,14 +50,19 @@ def run_command(command: str, value: bytes, environment: Mapping[str, str]) -> C
             os.close(writing)
     finally:
         os.close(stdin)
-    parts = []
+    status = 0
+
+    def wait() -> None:
+        nonlocal status
+        _, status = os.waitpid(pid, 0)
+
     try:
-        while part := os.read(reading, 65_536):
-            parts.append(part)
+        with closing(output_until_end(reading, wait)) as output:
+            for part in output:
+                on_stderr(part)
     finally:
         os.close(reading)
-        _, status = os.waitpid(pid, 0)
-    return CommandEnd(os.waitstatus_to_exitcode(status), b"".join(parts))
+    return os.waitstatus_to_exitcode(status)
 
 
 def _file_of(value: bytes) -> int:

@@ -166,6 +166,34 @@ def test_a_command_a_message_acknowledges_by_its_exit_code(
     assert (found["lag"], found["leased"], found["retry"]) == (0, 0, 0)
 
 
+def test_what_a_command_says_is_shown_while_it_runs(
+    environment: dict[str, str], topic: str, goq: Run, tmp_path: Path
+) -> None:
+    publish(goq, topic, 1)
+    go_on = tmp_path / "go-on"
+    os.mkfifo(go_on)
+    options = ["--group", "g", "--exec", f"echo begun >&2; cat {go_on}", "--until-empty"]
+    with start_goq(["consume", topic, *options], env=environment, stderr=subprocess.PIPE) as goq_:
+        assert goq_.stderr is not None
+        assert goq_.stderr.readline() == b"begun\n"
+        go_on.write_bytes(b"")
+        assert goq_.wait(60) == 0
+
+
+def test_a_command_that_leaves_a_process_behind_acknowledges_its_message(
+    environment: dict[str, str], topic: str, goq: Run, tmp_path: Path
+) -> None:
+    publish(goq, topic, 3)
+    command = f"sleep 600 > {os.devnull} & echo $! >> pids"
+    try:
+        goq("consume", topic, "--group", "g", "--exec", command, "--until-empty")
+    finally:
+        for pid in (tmp_path / "pids").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    found = group_of(environment, topic, "g")
+    assert (found["lag"], found["leased"]) == (0, 0)
+
+
 def test_a_command_has_the_trace_context_of_its_message_and_no_other(goq: Run, topic: str) -> None:
     def found(*headers: str) -> str:
         goq("produce", topic, *(f"--header={h}" for h in headers), stdin=b"v\n")

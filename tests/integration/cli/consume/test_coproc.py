@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from goq.client import Client
+from goq_cli.settlement.coproc_process import WINDOW_FIRST
 from tests.support.cli.command import Run
 from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
@@ -231,6 +234,39 @@ def test_an_interrupt_settles_what_was_answered_and_gives_the_rest_back(
     again = {line.split(maxsplit=1)[1] for line in rest.splitlines()}
     assert again.isdisjoint(done)
     assert len(again) + len(done) == 500
+
+
+def test_a_worker_that_leaves_a_process_behind_is_seen_to_end(
+    goq: Run, topic: str, client: Client, tmp_path: Path
+) -> None:
+    goq("produce", topic, stdin=b"one\n")
+    command = f"sleep 600 2> {os.devnull} & echo $! >> pids; read -r line; echo ok"
+    try:
+        goq("consume", topic, "--group", "g", "--coproc", command, "--max", "1")
+    finally:
+        for pid in (tmp_path / "pids").read_text().split():
+            with contextlib.suppress(ProcessLookupError):  # it ended with the worker
+                os.kill(int(pid), signal.SIGKILL)
+    assert described(client, topic) == (0, 0, 0)
+
+
+def test_a_second_interrupt_ends_a_worker_that_hangs(
+    goq: Run, topic: str, client: Client, environment: dict[str, str]
+) -> None:
+    goq("produce", topic, stdin=b"".join(b"line %d\n" % n for n in range(50)))
+    goq("group", "set", "g", "--topic", topic, "visibility_timeout=10m")
+    options = ["--group", "g", "--coproc", "sleep 600"]
+    with start_goq(["consume", topic, *options], env=environment) as consumer:
+        try:
+            eventually(lambda: described(client, topic)[1] > WINDOW_FIRST, "it has messages")
+            consumer.send_signal(signal.SIGINT)
+            eventually(lambda: described(client, topic)[1] <= WINDOW_FIRST, "the loop has ended")
+            assert consumer.poll() is None
+            consumer.send_signal(signal.SIGINT)
+            assert consumer.wait(60) == 130
+        finally:
+            consumer.kill()
+    assert described(client, topic)[:2] == (50, 0)
 
 
 def test_two_commands_never_have_messages_of_one_key_at_once(
