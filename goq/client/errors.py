@@ -155,6 +155,11 @@ def failure_of_transport(
     )
 
 
+def client_closed() -> InvalidInput:
+    """Return the error for a call of a client that was closed."""
+    return InvalidInput("the client is closed: make another one")
+
+
 def unreadable(server: str, error: Exception) -> GoqError:
     """Return the error for an answer that does not have the form of its route."""
     return GoqError(f"{server} gave an answer that is not goq's: {error}; is it a goq node?")

@@ -141,7 +141,10 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections; open consume loops return their unyielded messages first."""
+        """Close all connections; open consume loops return their unyielded messages first.
+
+        Loops that follow a log end, too. Calls of a closed client raise ``InvalidInput``.
+        """
         try:
             for consumer in list(self._consumers):
                 await consumer.aclose()

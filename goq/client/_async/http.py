@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 import msgspec
 
@@ -22,6 +23,7 @@ from goq.client.cluster_map import (
 from goq.client.errors import (
     Answer,
     SilentStream,
+    client_closed,
     error_of_answer,
     failure_of_transport,
     unreadable,
@@ -48,7 +50,8 @@ class Http:
     A ``repeatable`` request is sent again although an earlier attempt may have been carried out;
     another one only when it certainly was not. If the attempts end with a refusal after one that
     may have been carried out, and that one may be why, the error is ``TimedOut``: the outcome is
-    not known. ``aclose`` breaks requests that are under way.
+    not known. ``aclose`` breaks requests that are under way, also those of its forks; later ones
+    raise ``InvalidInput``.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class Http:
         self.cluster_map = cluster_map or ClusterMap(options.servers, time.monotonic)
         self._connections_max = connections_max
         self._open_transports()
-        self._closed = False
+        self._forks: WeakSet[Http] = WeakSet()
+        self.closed = False
+        """Whether it was closed, or is being closed."""
         renew_in_children(self, Http._renew)
 
     def _open_transports(self) -> None:
@@ -84,25 +89,35 @@ class Http:
 
     def fork(self, connections_max: int, session_id: str | None = None) -> Http:
         """Return another sender for the same servers, with connections of its own."""
-        return Http(replace(self.options, session_id=session_id), connections_max, self.cluster_map)
+        options = replace(self.options, session_id=session_id)
+        forked = Http(options, connections_max, self.cluster_map)
+        self._forks.add(forked)
+        self._check_open()  # now: a close that comes later closes the fork
+        return forked
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise client_closed()
 
     def finish(self) -> None:
         """Send no more requests, but finish those under way: a node then ends its long polls."""
-        self._closed = True
+        self.closed = True
         for transport in self._transports.values():
             transport.finish()
 
     def abort(self) -> None:
         """Break all connections, without a wait."""
-        self._closed = True
+        self.closed = True
         for transport in self._transports.values():
             transport.abort()
 
     async def aclose(self) -> None:
         """Close all connections."""
-        self._closed = True
+        self.closed = True
         for transport in self._transports.values():
             await transport.aclose()
+        for forked in list(self._forks):
+            await forked.aclose()
 
     async def call(
         self,
@@ -276,7 +291,9 @@ class Http:
             if not has_answer:
                 attempts.note_held(failure, time.monotonic() - began_s, wait_ms)
             pause_s = attempts.pause_s(failure, repeatable=repeatable)
-            if pause_s is None or self._closed:
+            if not (has_answer or has_doubt or failure.maybe_done):
+                self._check_open()
+            if pause_s is None or self.closed:
                 may_be_why = is_change and isinstance(failure.error, (Conflict, NotFound))
                 if has_doubt and (is_publish or may_be_why or failure.error.retryable):
                     raise outcome_unknown(failure.error)
@@ -306,6 +323,7 @@ class Http:
         wait_ms: int,
         timeout_ms: int | None = None,
     ) -> Answer:
+        self._check_open()
         request = self._builder.build(server, method, target, headers, body, wait_ms, timeout_ms)
         try:
             answer = Answer(*await self._transport_of(request).fetch(request))
@@ -320,6 +338,7 @@ class Http:
     async def _begin(
         self, server: str, target: str, headers: Headers, body: bytes, wait_ms: int
     ) -> StreamedResponse:
+        self._check_open()
         request = self._builder.build(server, "POST", target, headers, body, wait_ms)
         timeouts = StreamTimeouts(request.timeouts)
         try:

@@ -26,7 +26,7 @@ from goq.client.messages import DamagedRange, LogMessage
 from goq.client.protocol import routes
 from goq.client.protocol.answers import TopicAnswer, read_answer
 from goq.client.protocol.topic_selection import TopicSelection
-from goq.errors import CorruptData, InvalidInput, PartitionNotFound, TopicNotFound
+from goq.errors import CorruptData, GoqError, InvalidInput, PartitionNotFound, TopicNotFound
 from goq.frame.view import FrameView
 from goq.http.client.process_fork import Owner
 
@@ -191,7 +191,13 @@ class TopicReader:
                 frames: list[tuple[FoundFrame, PartitionReader]] = []
                 if self._before_wait is not None:
                     await self._before_wait()
-                for reader, items in await feed.channel.take():
+                try:
+                    arrived = await feed.channel.take()
+                except GoqError:
+                    if self.http.closed:
+                        return  # as a consume loop ends
+                    raise
+                for reader, items in arrived:
                     for item in items:
                         if isinstance(item, DamagedRange):
                             self.report(item)

@@ -142,7 +142,10 @@ class Client(LogClient, SettlementClient, Admin):
         self.close()
 
     def close(self) -> None:
-        """Close all connections; open consume loops return their unyielded messages first."""
+        """Close all connections; open consume loops return their unyielded messages first.
+
+        Loops that follow a log end, too. Calls of a closed client raise ``InvalidInput``.
+        """
         try:
             for consumer in list(self._consumers):
                 consumer.close()

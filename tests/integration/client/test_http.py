@@ -243,13 +243,6 @@ def test_a_stream_that_breaks_or_is_refused_raises() -> None:
         asyncio.run(scenario())
 
 
-def test_a_closed_client_says_so(node: FakeNode) -> None:
-    client = Client(node.url)
-    client.close()
-    with pytest.raises(Unavailable, match="closed"):
-        client.list_topics()
-
-
 def test_a_refused_publish_is_tried_until_the_node_takes_it(node: FakeNode, client: Client) -> None:
     [partition] = node.create("orders")
     node.refusals.extend([Refused(503, "unavailable"), Refused(429, "too_many_requests")])
