@@ -266,14 +266,14 @@ class _RealFile:
     def _use(self, *, writes: bool = True) -> Descriptor:
         return self._files.use(self._path, self._id, writes=writes)
 
-    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
-        space = self._space
-        if space is not None and space.is_given_up and not self._is_vital:
+    def append(self, buffers: Sequence[bytes | memoryview], *, is_vital: bool = False) -> None:
+        space, is_vital = self._space, is_vital or self._is_vital
+        if space is not None and space.is_given_up and not is_vital:
             raise OSError(errno.ENOSPC, "the disk is full", str(self._path))
         try:
             self._append(buffers)
         except OSError as error:
-            if not (self._is_vital and space is not None and is_full(error) and space.give_up()):
+            if not (is_vital and space is not None and is_full(error) and space.give_up()):
                 raise
             self._append(buffers)
 

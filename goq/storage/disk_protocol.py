@@ -15,8 +15,11 @@ class File(Protocol):
 
     size_bytes: int
 
-    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Append; after a failure the end is unchanged, or the file is unusable."""
+    def append(self, buffers: Sequence[bytes | memoryview], *, is_vital: bool = False) -> None:
+        """Append; after a failure the end is unchanged, or the file is unusable.
+
+        With ``is_vital`` it may use the disk's reserve, as all that a vital disk writes.
+        """
         ...
 
     def start_writeback(self) -> None:

@@ -113,11 +113,16 @@ class EventWriter:
         if self._deferred:
             await self.record(())
 
-    def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
-        """Apply events and queue them for the log. The future completes when they are durable."""
+    def record(
+        self, events: Sequence[AnyEvent], *, is_vital: bool = False
+    ) -> asyncio.Future[Appended]:
+        """Apply events and queue them for the log. The future completes when they are durable.
+
+        What ``is_vital`` is written on a full disk too.
+        """
         together = [*self._deferred, *events]
         view = encode_event_frame(together, self._state.end_offset)
-        done = self.commit.append(view)
+        done = self.commit.append(view, is_vital=is_vital)
         self.live_index.on_record(together, view.header.frame_bytes, done)
         self._next_sequence += len(self._deferred)
         self._deferred.clear()

@@ -37,6 +37,8 @@ class QueuedFrame(NamedTuple):
     done: Waiter[Appended]
     begins_segment: bool
     acks: Acks
+    is_vital: bool = False
+    """Whether a full disk gives up its reserve for it."""
     decision: Decision | None = None
     """The decision of a thread, for a frame with so many dedup ids that it needs one."""
 
@@ -99,10 +101,16 @@ class AppendQueue:
         return self._entries[0] if self._entries else None
 
     def add_frame(
-        self, view: FrameView, done: Waiter[Appended], *, begins_segment: bool, acks: Acks
+        self,
+        view: FrameView,
+        done: Waiter[Appended],
+        *,
+        begins_segment: bool,
+        acks: Acks,
+        is_vital: bool = False,
     ) -> None:
         """Add a frame. Later messages stay behind it."""
-        self._entries.append(QueuedFrame(view, done, begins_segment, acks))
+        self._entries.append(QueuedFrame(view, done, begins_segment, acks, is_vital))
         self._shared.clear()
         self.size_bytes += view.header.frame_bytes
 
@@ -137,7 +145,7 @@ class AppendQueue:
         now_us = dedup_ids = 0
         self._shared.clear()  # no message joins what is about to be written
         while isinstance(head := self.head, QueuedFrame):
-            _, done, begins_segment, acks, decision = head
+            _, done, begins_segment, acks, is_vital, decision = head
             view = head.view
             header = view.header
             producer_id = header.sequenced_producer_id
@@ -158,6 +166,7 @@ class AppendQueue:
             if admitted is None:
                 break
             self.pop()
+            batch.is_vital |= is_vital
             if isinstance(admitted, FrameView):
                 if producer_id:
                     producers.add(producer_id)

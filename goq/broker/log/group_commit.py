@@ -157,15 +157,20 @@ class GroupCommit:
             )
 
     def append(
-        self, view: FrameView, *, begins_segment: bool = False, acks: Acks = Acks.QUORUM
+        self,
+        view: FrameView,
+        *,
+        begins_segment: bool = False,
+        acks: Acks = Acks.QUORUM,
+        is_vital: bool = False,
     ) -> asyncio.Future[Appended]:
         """Queue a frame; the future completes when it is committed, or with the error.
 
-        With ``Acks.LEADER`` this node's disk is enough. Callers that can refuse a request call
-        :meth:`check_room` first.
+        With ``Acks.LEADER`` this node's disk is enough. What ``is_vital`` is written on a full disk
+        too. Callers that can refuse a request call :meth:`check_room` first.
         """
         done: asyncio.Future[Appended] = self._loop.create_future()
-        self.append_frame(view, done, begins_segment=begins_segment, acks=acks)
+        self.append_frame(view, done, begins_segment=begins_segment, acks=acks, is_vital=is_vital)
         return done
 
     def append_frame(
@@ -175,11 +180,14 @@ class GroupCommit:
         *,
         begins_segment: bool = False,
         acks: Acks = Acks.QUORUM,
+        is_vital: bool = False,
     ) -> None:
         """Do as :meth:`append` for any waiter."""
         if self._closed is not None:
             raise self._closed
-        self._queue.add_frame(view, done, begins_segment=begins_segment, acks=acks)
+        self._queue.add_frame(
+            view, done, begins_segment=begins_segment, acks=acks, is_vital=is_vital
+        )
         self._turn.append_count += 1
         self._wake()
 

@@ -64,7 +64,7 @@ class Trimmer:
         end = self.trimmed_end(offset)
         if end <= messages.start_offset:
             return []
-        await self._events.record([Trimmed(end)])
+        await self._events.record([Trimmed(end)], is_vital=True)
         deleted = messages.detach_before(end)
         await forget(deleted)
         await self._messages.run_exclusive(lambda: messages.remove(deleted))

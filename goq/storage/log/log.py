@@ -295,8 +295,9 @@ class Log:
     def _append(self, batch: WriteBatch) -> None:
         if self._file.size_bytes != batch.start_position:
             raise OSError(errno.EIO, "the file does not end where the log does")
-        self._file.append(batch.buffers)
-        self._written_end = batch.durable_end
+        self._file.append(batch.buffers, is_vital=batch.is_vital)
+        place = (batch.segment.base_offset, batch.end_position, batch.end_offset)
+        self._written_end = DurableEnd(*place)
 
     def _roll(self, batch: WriteBatch) -> None:
         """Seal the active segment, fully durable, and create the batch's segment.

@@ -33,6 +33,8 @@ class WriteBatch:
         self.time_us = segment.time_us
         self.first_time_us: int | None = None
         self.buffers: list[bytes | memoryview] = []
+        self.is_vital = False
+        """Whether a full disk gives up its reserve for it: it leads to deletions."""
         self.entries: list[IndexEntry] = []
         self.rows: FrameRows = None, None
         """Column rows of its frames, set by :meth:`read_columns`."""

@@ -39,7 +39,7 @@ class KillingFile:
     def size_bytes(self) -> int:
         return self._file.size_bytes
 
-    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+    def append(self, buffers: Sequence[bytes | memoryview], *, is_vital: bool = False) -> None:
         data = b"".join(buffers)
         if self._step():
             self._file.append([data[: len(data) // 2]])

@@ -76,6 +76,31 @@ def test_a_node_on_a_full_disk_deletes_and_changes_settings_and_tells(node: Disk
     assert (process.folder / "reserve").exists()
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_shorter_retention_frees_room_on_a_full_disk(tmp_path: Path, restarts: bool) -> None:
+    folder = tmp_path / "data"
+    with needed_disk(folder, DISK_MIB) as disk, NodeProcess(folder) as process:
+        settings = {"segment.bytes": "1MiB"}
+        process.call("POST", "/v1/topics", {"name": "t", "partitions": 1, "settings": settings})
+        for _ in range(BIG_MESSAGES):
+            assert publish(process, "t").status == 200
+        eventually(lambda: (folder / "reserve").exists(), "the reserve is made", seconds=WAIT_S)
+        disk.fill()
+        assert publish(process, "t").json["code"] == FULL
+        eventually(lambda: health(process) == (503, "full"), "it is told", seconds=WAIT_S)
+        if restarts:
+            process.kill()
+            process.start()
+        shorter = {"settings": {"retention.bytes": "1MiB"}}
+        assert process.request("PATCH", "/v1/topics/t", shorter).status == 200
+        eventually(
+            lambda: publish(process, "t").status == 200,
+            "it has room",
+            seconds=2 * WAIT_S + 30,  # a partition that is not open yet is looked at a minute later
+        )
+        assert health(process)[0] == 200
+
+
 @pytest.mark.parametrize("left_bytes", [0, 4096, 100_000])
 def test_a_node_starts_on_a_full_disk_and_frees_room(node: Disked, left_bytes: int) -> None:
     process, disk = node

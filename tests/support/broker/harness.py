@@ -151,7 +151,7 @@ class _HookedFile:
     def size_bytes(self, size_bytes: int) -> None:
         self._file.size_bytes = size_bytes
 
-    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+    def append(self, buffers: Sequence[bytes | memoryview], *, is_vital: bool = False) -> None:
         self._disk.enter("append", self._path)
         self._file.append(buffers)
 

@@ -90,7 +90,7 @@ class _SimulatedFile:
         self._life = disk.life
         self.size_bytes = len(inode.data)
 
-    def append(self, buffers: Sequence[bytes | memoryview]) -> None:
+    def append(self, buffers: Sequence[bytes | memoryview], *, is_vital: bool = False) -> None:
         data, position = b"".join(buffers), self.size_bytes
         if self._begin("append"):
             part = data[: self._disk.random.randint(0, len(data))]
