@@ -37,7 +37,7 @@ from goq.errors import TopicNotFound
 from goq.index_cache import IndexCache
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 MESSAGES = 1_000_000
 FULL = 10_000_000

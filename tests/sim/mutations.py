@@ -22,7 +22,7 @@ from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate, Position
 from goq.delivery.outbox import OutboxEntry
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 from tests.sim.environment import patches
 from tests.support.cluster.replication.loop import SimExecutor
 from tests.support.storage.disk import _SimulatedFile

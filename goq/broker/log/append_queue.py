@@ -20,7 +20,7 @@ from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.log.log import Log
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 
 class Decision(NamedTuple):

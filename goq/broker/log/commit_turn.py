@@ -27,7 +27,7 @@ from goq.errors import GoqError
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.journal.record import EncodedEntry
 from goq.storage.log.log import Log
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 _LOOKS_MAX = 8
 _INLINE_LOGS_MAX = 8

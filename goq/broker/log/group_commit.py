@@ -50,8 +50,7 @@ from goq.errors import (
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.log.log import Log
-from goq.storage.log.segment import Segment
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import Segment, WriteBatch
 
 
 class Stager(Protocol):

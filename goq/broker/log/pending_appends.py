@@ -20,7 +20,7 @@ from goq.errors import GoqError, TooManyRequests, outcome_unknown, raise_failure
 from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
 from goq.model import Acks
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)

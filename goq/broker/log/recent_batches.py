@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from typing import Final, NamedTuple
 
 from goq import limits
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 BATCH_BYTES: Final = 512
 """What a batch takes besides its frames."""

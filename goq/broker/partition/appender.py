@@ -35,7 +35,7 @@ from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.column_index.rows import ROW_ATTRIBUTES, rows_of
 from goq.storage.log.reader import LogReader
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 
 class Appender:

@@ -24,7 +24,7 @@ from goq.broker.topic.partition_table import PartitionTable
 from goq.broker.topic.topic_leases import Leased, ReceiveRequest, TopicLeases
 from goq.broker.topic.waiters import LogReaders, Waiters
 from goq.config.topic import EffectiveSettings, Ordering
-from goq.delivery.group.lease import member_id
+from goq.delivery.group.group import member_id
 from goq.errors import GoqError, raise_failures
 
 _PASS_ON_S = 0.2

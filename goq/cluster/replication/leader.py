@@ -27,7 +27,7 @@ from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionU
 from goq.cluster.replication.repair.lost_gaps import LostGaps
 from goq.errors import NotLeader
 from goq.storage.log.leader_epochs import last_epoch
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 
 class _LogQuorum:

@@ -1,7 +1,6 @@
 """The progress of one group in one partition.
 
 group           the group: leases, retries, offsets that were taken
-lease           a lease, whose it is, and which one ends next
 attempt_ranges  ranges of offsets with an attempt and a time, and the retries kept in them
 encoded_leases  the leases of a group with very many, encoded ahead of a snapshot
 offset_set      a set of offsets, dense below a floor

@@ -1,10 +1,9 @@
 """An append-only log of frames, as segments in a directory.
 
 log                the log: append, roll, truncate, delete
-segment            one file of the log, and its generations
+segment            one file of the log, its generations, the batch that a commit writes
 segment_files      which files of a directory are segments, and which were left behind
 rewrite_history    up to where segments were written again
-write_batch        the frames of one commit
 sparse_index       offset and time index of a segment
 replicated         what a follower appends: frames of its leader
 recovery_point     what is durable, and where recovery starts to scan

@@ -31,9 +31,8 @@ from goq.storage.log.reader import LogReader
 from goq.storage.log.recovery import RecoveredLog, recover
 from goq.storage.log.recovery_point import NO_MARK, Checkpoint, DurableEnd, JournalMark
 from goq.storage.log.rewrite_history import RewriteHistory
-from goq.storage.log.segment import Segment
+from goq.storage.log.segment import Segment, WriteBatch
 from goq.storage.log.sparse_index import IndexEntry
-from goq.storage.log.write_batch import WriteBatch
 from goq.storage.scanner import Damage, tell_damage
 
 _log = logging.getLogger("goq.storage")

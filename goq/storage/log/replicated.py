@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
-from goq.storage.log.segment import Segment
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import Segment, WriteBatch
 
 
 def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -> Segment | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from goq.errors import GoqError
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 
 class HeldQuorum:

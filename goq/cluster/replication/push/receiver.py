@@ -27,7 +27,7 @@ from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from goq.storage.log.replicated import begin_replicated
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 
 
 class PushHost(Protocol):

@@ -10,7 +10,7 @@ from goq.broker.log.recent_batches import BATCH_BYTES, RecentBatches, RecentBatc
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 from tests.support.storage.logs import START_US, frame_of
 
 FRAME = frame_of([bytes(1000)] * 10)

@@ -21,8 +21,7 @@ from goq.broker.log.quorum import Quorum
 from goq.errors import OutOfOrderSequence, StorageFailed, TimedOut, TooManyRequests
 from goq.frame.view import FrameView
 from goq.model import Acks
-from goq.storage.log.segment import Segment
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import Segment, WriteBatch
 from tests.support.broker.harness import run
 from tests.support.broker.held_quorum import HeldQuorum
 from tests.support.storage.logs import frame_of

@@ -12,7 +12,7 @@ from goq import limits
 from goq.broker.partition.leases import LeasedBatch, MessagesNotCached, OnlySkipped
 from goq.broker.topic.topic_leases import Leased, ReceiveRequest, TopicLeases
 from goq.config.topic import Ordering
-from goq.delivery.group.lease import member_id
+from goq.delivery.group.group import member_id
 from goq.delivery.selection.redelivery import RetryRule
 from goq.errors import NotLeader, PartitionOffline
 

@@ -13,7 +13,7 @@ from goq.config.topic import Fsync
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.recovery_point import NO_MARK
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, append, frame_of, read_all
 

@@ -22,7 +22,7 @@ from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame
 from goq.frame.header import HEADER_BYTES, parse_header
 from goq.storage.disk import RealDisk
-from goq.storage.log.write_batch import WriteBatch
+from goq.storage.log.segment import WriteBatch
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 from tests.support.storage.logs import append, frame_of
 
