@@ -29,6 +29,8 @@ def check_name(name: str, what: str, *, field: str | None = None) -> str:
 
     The longest name of a topic leaves room for the suffix of its dead letters.
     """
+    if not isinstance(name, str):
+        raise InvalidInput(f"a {what} name is str, not {type(name).__name__}", field=field or what)
     if what == "topic" and name == AUDIT_TOPIC:
         return name
     if not _NAME.fullmatch(name.removesuffix(DEAD_LETTERS_SUFFIX) if what == "topic" else name):
@@ -38,6 +40,20 @@ def check_name(name: str, what: str, *, field: str | None = None) -> str:
             field=field or what,
         )
     return name
+
+
+def check_text(text: str, field: str) -> str:
+    """Return ``text`` if it is text that UTF-8 can hold; else raise ``InvalidInput``."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{field} has text that is {type(text).__name__}, not str", field=field)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{field} has a half of a surrogate pair at {error.start}, which UTF-8 cannot hold",
+            field=field,
+        ) from None
+    return text
 
 
 def check_not_internal(topic: str) -> None:
@@ -251,7 +267,7 @@ def has_delivery_options(message: Message) -> bool:
 
 def check_tenant(name: str, *, field: str) -> str:
     """Return ``name`` if it may name a tenant. Raises ``InvalidInput``."""
-    if not 1 <= len(name.encode("utf-8", "replace")) <= limits.TENANT_NAME_BYTES_MAX:
+    if not 1 <= len(check_text(name, field).encode()) <= limits.TENANT_NAME_BYTES_MAX:
         raise InvalidInput(
             f"a tenant's name has 1 to {limits.TENANT_NAME_BYTES_MAX} bytes", field=field
         )
@@ -271,7 +287,7 @@ def check_client_id(name: str, *, field: str) -> str:
 
 def check_dedup_text(text: str, *, field: str) -> str:
     """Return ``text`` if it may be a dedup id. Raises ``InvalidInput``."""
-    if not 1 <= len(text.encode("utf-8", "replace")) <= limits.DEDUP_ID_BYTES_MAX:
+    if not 1 <= len(check_text(text, field).encode()) <= limits.DEDUP_ID_BYTES_MAX:
         raise InvalidInput(f"a dedup id has 1 to {limits.DEDUP_ID_BYTES_MAX} bytes", field=field)
     return text
 

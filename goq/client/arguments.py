@@ -12,11 +12,12 @@ import msgspec
 from goq import limits
 from goq.client.retry import BackoffPolicy, OnRetry
 from goq.errors import InvalidInput, TooLarge
-from goq.model import Header, Message, check_message, has_delivery_options
+from goq.model import Header, Message, check_message, check_text, has_delivery_options
 from goq.units import format_duration_ms, parse_duration_ms
 
 Duration = str | float | timedelta
 FOREVER: Final = "forever"
+_PARTITION_MAX: Final = 2**32 - 1  # the largest that the binary form of a publish can name
 Time = str | float | datetime
 _DELIVERY_BYTES = 48  # times, dedup id, lane, number and offset of a tenant
 HeadersLike = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
@@ -41,8 +42,18 @@ def as_bytes(value: bytes | str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return check_text(value, "message").encode()
     raise InvalidInput(f"a value or key is bytes or str, not {type(value).__name__}")
+
+
+def check_partition(partition: int | None) -> int | None:
+    """Return ``partition`` if it can be one, or is None; else raise ``InvalidInput``."""
+    if partition is None or (type(partition) is int and 0 <= partition <= _PARTITION_MAX):
+        return partition
+    raise InvalidInput(
+        f"a partition is 0 to {_PARTITION_MAX}, not {partition!r:.100}",
+        field="partition",
+    )
 
 
 def as_message(
@@ -136,4 +147,4 @@ def _checked(message: Message) -> Message:
 
 def _as_headers(headers: HeadersLike) -> tuple[Header, ...]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((name, as_bytes(value)) for name, value in pairs)
+    return tuple((check_text(name, "headers"), as_bytes(value)) for name, value in pairs)

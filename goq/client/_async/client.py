@@ -28,6 +28,7 @@ from goq.client.arguments import (
     as_message,
     as_messages,
     check_acks,
+    check_partition,
     retry_policy,
     wait_ms,
 )
@@ -186,7 +187,8 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         """
         message = with_current_span(as_message(value, key, headers))
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
-        return await self._direct_publisher(topic, acks).publish(message, partition, options)
+        publisher = self._direct_publisher(topic, acks)
+        return await publisher.publish(message, check_partition(partition), options)
 
     async def publish_many(
         self,
@@ -232,7 +234,9 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
             parse_duration_ms(linger, field="linger"),
             compress,
         )
-        publisher = Publisher(self._http, topic, partition=partition, acks=check_acks(acks))
+        publisher = Publisher(
+            self._http, topic, partition=check_partition(partition), acks=check_acks(acks)
+        )
         return AsyncProducer(publisher, options, on_published)
 
     def consume(

@@ -31,7 +31,7 @@ from goq.client.errors import (
 from goq.client.protocol import routes
 from goq.client.protocol.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
 from goq.client.retry import RequestFailure, RetryAttempts, answered
-from goq.errors import Conflict, GoqError, NotFound, NotLeader, outcome_unknown
+from goq.errors import Conflict, GoqError, InvalidInput, NotFound, NotLeader, outcome_unknown
 from goq.http.client.errors import ReadTimeout, TransportError
 from goq.http.client.http1 import CONNECTIONS_MAX, ClientRequest
 from goq.http.client.process_fork import renew_in_children
@@ -132,7 +132,10 @@ class Http:
 
         If the answer to a write cannot be read, the outcome is not known.
         """
-        body = b"" if payload is None else msgspec.json.encode(payload)
+        try:
+            body = b"" if payload is None else msgspec.json.encode(payload)
+        except UnicodeEncodeError:
+            raise InvalidInput("the request has text that UTF-8 cannot hold") from None
         answer = await self.request(
             method, target, body, repeatable=repeatable or method == "GET", wait_ms=wait_ms
         )

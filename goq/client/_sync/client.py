@@ -29,6 +29,7 @@ from goq.client.arguments import (
     as_message,
     as_messages,
     check_acks,
+    check_partition,
     retry_policy,
     wait_ms,
 )
@@ -187,7 +188,8 @@ class Client(LogClient, SettlementClient, Admin):
         """
         message = with_current_span(as_message(value, key, headers))
         options = DeliveryOptions(priority, delay, deliver_at, ttl, tenant, dedup_id)
-        return self._direct_publisher(topic, acks).publish(message, partition, options)
+        publisher = self._direct_publisher(topic, acks)
+        return publisher.publish(message, check_partition(partition), options)
 
     def publish_many(
         self,
@@ -233,7 +235,9 @@ class Client(LogClient, SettlementClient, Admin):
             parse_duration_ms(linger, field="linger"),
             compress,
         )
-        publisher = Publisher(self._http, topic, partition=partition, acks=check_acks(acks))
+        publisher = Publisher(
+            self._http, topic, partition=check_partition(partition), acks=check_acks(acks)
+        )
         return Producer(publisher, options, on_published)
 
     def consume(

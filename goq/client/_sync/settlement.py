@@ -31,7 +31,7 @@ from goq.errors import (
     TopicNotFound,
     outcome_unknown,
 )
-from goq.model import Header, MessageId, Receipt
+from goq.model import Header, MessageId, Receipt, check_text
 
 
 class Settler:
@@ -135,8 +135,8 @@ class Settler:
                 )
             raise BY_CODE.get(failed.code, Conflict)(
                 f"{topic}:{receipt.partition}:{receipt.start} could not be settled"
-                f" ({failed.code}): its lease ended before, and the message was or will be given"
-                " to another consumer; use a longer visibility, or extend it while you work"
+                f" ({failed.code}): it was settled before, or its lease ended and another consumer"
+                " has or gets the message; use a longer visibility, or extend it while you work"
             )
 
 
@@ -162,7 +162,7 @@ def nack_details(delay: Duration | None, reason: str | None) -> dict[str, Any]:
     if delay is not None:
         details["delay"] = wire_duration(delay, "delay")
     if reason is not None:
-        details["reason"] = reason[: limits.REASON_CHARS_MAX]
+        details["reason"] = check_text(reason, "reason")[: limits.REASON_CHARS_MAX]
     return details
 
 
