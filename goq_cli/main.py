@@ -6,6 +6,7 @@ import the rest of what they need when they run.
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -55,6 +56,8 @@ COMMANDS = {
 _YOUNG_OBJECTS = 20_000
 """New objects that let Python look for cycles: at 700, its default, imports cost 10 ms more."""
 
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Errors of a stream: those of files name them."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 _EPILOG = (
@@ -110,6 +113,7 @@ def _root() -> typer.Typer:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run ``goq`` and exit."""
     gc.set_threshold(_YOUNG_OBJECTS)
+    _open_streams()
     try:
         words = sys.argv[1:] if arguments is None else arguments
         if os.environ.get("_GOQ_COMPLETE"):
@@ -121,8 +125,37 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe
         code = 0
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+    except OSError as error:
+        if error.filename is None and error.errno not in _OUTPUT_ERRORS:
+            raise
+        code = GoqError.exit_code
+        complain(GoqError(f"{error.filename or 'the output'}: {error.strerror}"))
+        _drop_output()
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Open what is closed of stdin, stdout and stderr, or the next file would take its place.
+
+    Reading and writing fail there. Errors, which nobody can see, are dropped.
+    """
+    for fd, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened = os.open(os.devnull, mode)
+            if opened != fd:
+                os.dup2(opened, fd)
+                os.close(opened)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def _drop_output() -> None:
+    """Drop what is still to be printed: it could not be."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:

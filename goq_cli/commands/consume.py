@@ -148,6 +148,9 @@ def command(
         raise UsageError(
             "--exec, --coproc, --no-ack, --until-empty and --visibility need a --group"
         )
+    for option, given in (("--exec", execute), ("--coproc", coproc)):
+        if given is not None and not given.strip():
+            raise UsageError(f"{option} needs a command, and this one is empty")
     if execute and coproc:
         raise UsageError("--exec and --coproc exclude each other")
     if group is not None and where.is_set():

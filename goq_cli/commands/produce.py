@@ -16,7 +16,7 @@ import typer
 
 from goq import limits
 from goq.errors import GoqError, InvalidInput, NotFound, TooLarge, UsageError
-from goq.model import UNTERMINATED_HEADER, Header, Message
+from goq.model import UNTERMINATED_HEADER, Header, Message, check_text
 from goq_cli.input.rejects import FAIL, Rejects
 from goq_cli.input.splitter import Splitter
 from goq_cli.interrupts import Terminated
@@ -94,7 +94,9 @@ def command(
     tenant: Annotated[
         str | None, typer.Option(metavar="T", help="The owner of the messages.")
     ] = None,
-    partition: Annotated[int | None, typer.Option(metavar="N", help="Default: by key.")] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Default: by key.")
+    ] = None,
     acks: Annotated[
         str | None,
         typer.Option(
@@ -137,13 +139,18 @@ def command(
         raise UsageError("give --delay or --deliver-at, not both")
     from goq.client.delivery_options import DeliveryOptions
 
+    headers = parse_settings(header)
+    if len(headers) < len(header):
+        raise UsageError("--header: a name is given twice; --jsonl takes a list of headers")
     form = Form(
         delimiter=b"\0" if null else unescape(delimiter, "--delimiter"),
         jsonl=jsonl,
         whole=whole,
-        key=None if key is None else key.encode(),
+        key=None if key is None else os.fsencode(key),
         key_separator=None if key_sep is None else unescape(key_sep, "--key-sep"),
-        headers=tuple((name, text.encode()) for name, text in parse_settings(header).items()),
+        headers=tuple(
+            (check_text(name, "--header"), os.fsencode(text)) for name, text in headers.items()
+        ),
         delivery=DeliveryOptions(priority, delay, deliver_at, ttl, tenant),
     )
     report = ProduceReport(print_ids)
@@ -260,6 +267,10 @@ def _whole(fd: int, label: str) -> bytes:
 def opened(name: str) -> Iterator[int]:
     """Open an input by name; ``-`` is stdin."""
     if name == STDIN:
+        try:
+            os.read(sys.stdin.fileno(), 0)
+        except OSError as error:
+            raise UsageError(f"cannot read stdin: {error.strerror}") from None
         yield sys.stdin.fileno()
         return
     try:
@@ -285,7 +296,7 @@ def unescape(text: str, option: str) -> bytes:
             return bytes([int(code[1:], 16)])
         return {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}[code]
 
-    resolved = re.sub(rb"\\(x[0-9A-Fa-f]{2}|[ntr0\\])", resolve, text.encode())
+    resolved = re.sub(rb"\\(x[0-9A-Fa-f]{2}|[ntr0\\])", resolve, os.fsencode(text))
     if not resolved:
         raise UsageError(f"{option} may not be empty")
     return resolved

@@ -410,6 +410,8 @@ def test_formats_print_every_field(goq: Run, topic: str, form: str, printed: str
         (("--format", "x%"), "%"),
         (("--until-empty",), "--group"),
         (("--exec", "true"), "--group"),
+        (("--group", "g", "--exec", ""), "empty"),
+        (("--group", "g", "--coproc", " "), "empty"),
         (("--group", "g", "--follow"), "without --group"),
         (("--group", "g", "--from-beginning"), "without --group"),
         (("--max", "0"), "--max"),
