@@ -4,8 +4,8 @@ Durations: ``250ms``, ``30s``, ``5m``, ``1h30m``, ``7d``; a bare number is secon
 ``64KiB``, ``10MB``, ``1GiB``; a bare number is bytes. Times: RFC 3339 with a zone, a date (its
 first instant in UTC), ``now`` or relative to now (``-15m``, ``+2h``); a bare number is
 milliseconds since the Unix epoch. A ``timedelta`` is a duration, a ``datetime`` with a zone a time.
-All parsers raise :class:`~goq.errors.InvalidInput`, also for what cannot be written back: a time
-outside of the years 1 to 9999, a duration of more than 10,000 years.
+All parsers raise :class:`~goq.errors.InvalidInput`, also for a duration of over 10,000 years. Times
+before the year 1 or after 9999 count as the first or the last moment of these.
 """
 
 from __future__ import annotations
@@ -35,12 +35,19 @@ _DURATION_MS_MAX = 10_000 * 366 * _DURATION_UNITS_MS["d"]
 
 def parse_duration_ms(text: str | float | timedelta, *, field: str | None = None) -> int:
     """Return a duration in milliseconds; a bare number is seconds."""
+    duration_ms = _duration_ms(text, field)
+    if duration_ms > _DURATION_MS_MAX:
+        raise InvalidInput(f"{text!r} is a duration of more than 10,000 years", field=field)
+    return round(duration_ms)
+
+
+def _duration_ms(text: str | float | timedelta, field: str | None) -> float:
+    """Return a duration, however long."""
     if isinstance(text, str):
         compact = text.strip()
         if _DURATION.fullmatch(compact):
             parts = _DURATION_PART.findall(compact)
-            found_ms = sum(float(count) * _DURATION_UNITS_MS[unit] for count, unit in parts)
-            return _checked_duration_ms(text, found_ms, field)
+            return sum(float(count) * _DURATION_UNITS_MS[unit] for count, unit in parts)
         if not _NUMBER.fullmatch(compact):
             raise InvalidInput(
                 f"{text!r} is not a duration; write it as 250ms, 30s, 5m, 1h30m or 7d", field=field
@@ -50,13 +57,7 @@ def parse_duration_ms(text: str | float | timedelta, *, field: str | None = None
         text = text.total_seconds()
     if not _is_number(text) or text < 0:
         raise InvalidInput(f"{text!r} is not a duration of zero or more seconds", field=field)
-    return _checked_duration_ms(text, text * 1000, field)
-
-
-def _checked_duration_ms(text: object, duration_ms: float, field: str | None) -> int:
-    if duration_ms > _DURATION_MS_MAX:
-        raise InvalidInput(f"{text!r} is a duration of more than 10,000 years", field=field)
-    return round(duration_ms)
+    return text * 1000
 
 
 def _is_number(value: object) -> bool:
@@ -108,14 +109,11 @@ def round_size_bytes(size_bytes: int) -> str:
 
 def parse_time_us(text: str | float | datetime, *, now_us: int, field: str | None = None) -> int:
     """Return a time in microseconds since the Unix epoch; a bare number is milliseconds."""
-    time_us = _time_us(text, now_us, field)
-    if not _TIME_US_MIN <= time_us <= _TIME_US_MAX:
-        raise InvalidInput(f"{text!r} is a time outside of the years 1 to 9999", field=field)
-    return round(time_us)
+    return round(max(_TIME_US_MIN, min(_time_us(text, now_us, field), _TIME_US_MAX)))
 
 
 def _time_us(text: str | float | datetime, now_us: int, field: str | None) -> float:
-    """Return a time, also one that is out of range."""
+    """Return a time, however far away."""
     if isinstance(text, datetime):
         text = text.isoformat()
     if not isinstance(text, str):
@@ -126,7 +124,7 @@ def _time_us(text: str | float | datetime, now_us: int, field: str | None) -> fl
     if compact == "now":
         return now_us
     if compact[:1] in ("-", "+") and _DURATION.fullmatch(compact[1:]):
-        shift_us = parse_duration_ms(compact[1:]) * 1000
+        shift_us = _duration_ms(compact[1:], field) * 1000
         return now_us + shift_us if compact[0] == "+" else now_us - shift_us
     if _NUMBER.fullmatch(compact) and len(compact) > 4:
         return float(compact) * 1000
