@@ -126,6 +126,7 @@ class Finder:
         many searches wait, and ``InvalidInput`` for a bad cursor.
         """
         bounds = None if cursor is None else read_cursor(cursor)
+        topic.partitions.check_all_open()
         for partition in topic.partitions:
             if not partition.is_online:
                 raise PartitionOffline(

@@ -55,6 +55,15 @@ def test_nothing_is_waited_for_when_all_partitions_are_offline(tmp_path: Path) -
         assert time.monotonic() - began_s < 15
 
 
+@pytest.mark.parametrize("query", ["key=k", "dedup_id=d", "header=a%3Db"])
+def test_a_search_that_may_miss_a_message_is_refused(tmp_path: Path, query: str) -> None:
+    with with_dead(tmp_path, 1) as node:
+        answer = node.request("GET", f"/v1/topics/t/trace?{query}")
+        assert (answer.status, answer.json["code"]) == (503, "partition_offline")
+    with with_dead(tmp_path / "sound") as node:
+        assert node.request("GET", f"/v1/topics/t/trace?{query}").status == 404
+
+
 def test_only_the_owner_of_an_offline_partition_is_told(tmp_path: Path) -> None:
     with with_dead(tmp_path, 1) as node:
         group = "/v1/topics/t/groups/g"
