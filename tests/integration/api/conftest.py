@@ -17,5 +17,6 @@ def _no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         record.getMessage()
         for record in caplog.get_records("call")
         if record.levelno >= logging.ERROR
+        and not record.getMessage().startswith("damaged: ")  # of files that a test damages
     ]
     assert not failures

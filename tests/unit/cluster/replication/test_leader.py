@@ -68,7 +68,7 @@ def test_who_is_in_sync_no_more_need_not_be_heard_and_who_is_to_be_must() -> Non
     for _ in range(2):
         led.on_follower_request("n2", 1)
     assert not told
-    led.set_in_sync(("n1", "n2"), 2)
+    led.set_in_sync(("n1", "n2"), 2, is_decided=True)
     assert told == ["sure"]
 
 
@@ -266,7 +266,7 @@ def test_each_new_high_watermark_is_told_once_to_whoever_waits_for_it() -> None:
     led.on_fetch("n2", LogOffsets(5, 0), 2)
     led.on_fetch("n3", LogOffsets(7, 0), 2)
     assert (len(told), len(bounds), len(changes)) == (2, 1, 1)
-    led.set_in_sync(("n1",), 1)
+    led.set_in_sync(("n1",), 1, is_decided=True)
     assert told[2:] == [("messages", 7), ("events", 0)]
     assert led.bounds.high_watermark == LogOffsets(7, 0)
     assert led.is_caught_up

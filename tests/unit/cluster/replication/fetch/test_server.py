@@ -240,7 +240,7 @@ def test_a_follower_at_rest_is_counted_without_a_look_at_the_bounds_of_its_parti
         assert (leading.progress.caught_up_ms("b") or 0) > (before or 0)
         assert not looks
         leading.progress.set_replicas(["a", "b"], 0, [0, 5])  # it has restarted
-        leading.set_in_sync(["a", "b"], 2)
+        leading.set_in_sync(["a", "b"], 2, is_decided=True)
         assert leading.progress.follower_ends("b") is None
         await follower.ask_again()
         assert leading.progress.follower_ends("b") == LogOffsets(20, 0)
