@@ -237,7 +237,7 @@ class TraceTwin:
         is_over = event == "EXPIRED"
         if event == "REJECTED" or policy.is_last(held.attempt):
             self._ends(standing, topic.name, offset, event, group, is_over=is_over, **known)
-            if policy.dead_letters:
+            if policy.dead_letters and at not in self.cancelled:
                 step = self.tell(at, "DEAD_LETTERED", group=group)
                 self._leaving.append((step, at, group))
             else:

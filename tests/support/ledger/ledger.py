@@ -520,7 +520,7 @@ class Ledger:
                 self.complain(f"{place} is dead, and nobody gave it up")
             if copies[place] and Outcome.DONE in ways["ack"]:
                 self.complain(f"{place} is dead, and was acked")
-            if Outcome.DONE in ways["reject"] and not copies[place]:
+            if Outcome.DONE in ways["reject"] and not copies[place] and not may_be_cancelled:
                 self.complain(f"{place} was given up, and is not dead")
             if not copies[place] and not may_be_cancelled:
                 if place not in delivered:
