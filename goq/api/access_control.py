@@ -12,9 +12,9 @@ are ended within ``STREAM_CHECK_S``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from time import monotonic
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from goq.access.quota_table import QuotaTable
 from goq.access.refusal_pace import RefusalPace
@@ -30,7 +30,7 @@ from goq.errors import (
     TooManyRequests,
     TopicNotFound,
 )
-from goq.http.message import PRINCIPAL, Item, LiveStream, Request, Response
+from goq.http.message import PRINCIPAL, Item, LiveStream, OwnedStream, Request, Response
 
 STREAM_CHECK_S: Final = 0.5
 _AUTHORIZATION: Final = "authorization"
@@ -73,7 +73,7 @@ class AccessControl:
         self._now_ms = now_ms
         self._proof = proof
         self._noted: tuple[int, set[str]] = (0, set())
-        self._notes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._streams: set[_GuardedStream] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -143,7 +143,8 @@ class AccessControl:
     def answered(self, request: Request, response: Response) -> Response:
         """Return the answer of a request that may have waited.
 
-        Raises ``NotAuthenticated`` if its token has ended; leases of the answer are given back.
+        Raises ``NotAuthenticated`` if its token has ended; leases of the answer are given back, and
+        a stream is closed.
         """
         principal = request.principal
         if principal is None or principal is NOBODY:
@@ -153,6 +154,8 @@ class AccessControl:
         except NotAuthenticated:
             if response.on_refused is not None:
                 response.on_refused()
+            if isinstance(response.stream, OwnedStream):
+                self._start(response.stream.aclose())
             raise
         if isinstance(response.stream, LiveStream):
             guarded = _GuardedStream(response.stream, principal, self._streams)
@@ -164,7 +167,7 @@ class AccessControl:
         """Stop the work in the background."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._notes:
+        for task in self._tasks:
             task.cancel()
 
     def _check_valid(self, principal: Principal) -> None:
@@ -218,9 +221,13 @@ class AccessControl:
         noted = self._noted[1]
         if token_id not in noted:
             noted.add(token_id)
-            task = asyncio.ensure_future(self._manager.note_use(token_id))
-            self._notes.add(task)
-            task.add_done_callback(self._notes.discard)
+            self._start(self._manager.note_use(token_id))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin work in the background."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _watch_streams(self) -> None:
         if self._timer is None and self._streams:
@@ -247,7 +254,7 @@ class _GuardedStream(LiveStream):
     def __init__(
         self, inner: LiveStream, principal: Principal, streams: set[_GuardedStream]
     ) -> None:
-        super().__init__(self._run(), inner.heartbeat)
+        super().__init__(self._run(), inner.heartbeat, inner.aclose)
         self.principal = principal
         self._inner = inner
         self._all = streams
@@ -265,7 +272,6 @@ class _GuardedStream(LiveStream):
         """End the stream, and what is behind it."""
         self._all.discard(self)
         await super().aclose()
-        await self._inner.aclose()
 
     async def _run(self) -> AsyncGenerator[Item, None]:
         while not self._is_ended:

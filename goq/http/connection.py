@@ -17,7 +17,7 @@ from goq.http.message import (
     BriefAnswer,
     CreateProtocol,
     DeferredAnswer,
-    LiveStream,
+    OwnedStream,
     Request,
     Response,
 )
@@ -328,7 +328,7 @@ class Connection(asyncio.Protocol):
             response = shared.failure(error, request)
         items = response.stream
         if self._task is None:  # cancelled, and the handler ignored it
-            if isinstance(items, LiveStream):
+            if isinstance(items, OwnedStream):
                 await items.aclose()
             return  # the client is gone
         if items is None:

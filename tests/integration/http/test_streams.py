@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from goq.http.context import HttpLimits
-from goq.http.message import Item, LiveStream, Request, Response
+from goq.http.message import Item, LiveStream, OwnedStream, Request, Response
 from tests.support.api.http_harness import Served, get, serving
 from tests.support.eventually import until
 
@@ -233,20 +233,22 @@ def test_a_stream_that_ends_lets_its_connection_drain(run):
     run(scenario)
 
 
-def test_a_stream_whose_client_left_before_it_began_is_closed(run):
+@pytest.mark.parametrize("kind", [LiveStream, OwnedStream])
+def test_a_stream_whose_client_left_before_it_began_is_closed(run, kind):
     async def scenario() -> None:
         source = Source()
-        may_answer, cancelled = asyncio.Event(), asyncio.Event()
+        may_answer, cancelled, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def close() -> None:
+            closed.set()
 
         async def answer(request: Request) -> Response:
             try:
                 await may_answer.wait()
             except asyncio.CancelledError:
                 cancelled.set()
-            live = LiveStream(source.stream(), b"\n")
-            source.items.put_nowait(b"x")
-            assert await anext(live) == b"x"  # begun by somebody else
-            return Response(200, live)
+            heartbeat = (b"\n",) if kind is LiveStream else ()
+            return Response(200, kind(source.stream(), *heartbeat, close))
 
         async with serving(answer, SLOW) as served:
             peer = await served.connect()
@@ -255,7 +257,7 @@ def test_a_stream_whose_client_left_before_it_began_is_closed(run):
             peer.reset()
             await cancelled.wait()
             async with asyncio.timeout(60):
-                await source.closed.wait()
+                await closed.wait()
 
     run(scenario)
 
