@@ -44,6 +44,13 @@ class TopicReplication(NamedTuple):
 DEFAULT_REPLICATION = TopicReplication()
 
 
+class TopicVersion(NamedTuple):
+    """A topic's settings as a cluster has them now: a change is decided on them."""
+
+    number: int
+    settings: Mapping[str, str]
+
+
 class MetadataStore(Protocol):
     """The store of topics, groups and segments; a change is durable on return."""
 
@@ -88,10 +95,20 @@ class MetadataStore(Protocol):
         """
         ...
 
+    def version_of(self, topic: str, topic_id: int) -> TopicVersion | None:
+        """Return a topic's version; None where only this node changes it.
+
+        The node may not have taken it up yet.
+        """
+        ...
+
     async def put_topic(
-        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+        self,
+        topic: TopicRow,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+        since: TopicVersion | None = None,
     ) -> None:
-        """Replace a topic."""
+        """Replace a topic. Raises ``Conflict`` if another node changed it after ``since``."""
         ...
 
     async def delete_topic(self, name: str, topic_id: int) -> None:
@@ -243,8 +260,15 @@ class LocalMetadata:
         await self.put_partitions(topic.folder, topic.partitions)
         await self.put_topic(topic)
 
+    def version_of(self, topic: str, topic_id: int) -> TopicVersion | None:
+        """Return none: only this node changes its topics."""
+        return None
+
     async def put_topic(
-        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+        self,
+        topic: TopicRow,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+        since: TopicVersion | None = None,
     ) -> None:
         """Insert or replace a topic."""
         await self._run(lambda: self._catalog.put_topic(topic))

@@ -39,6 +39,7 @@ SCOPE: Final = "DeduplicationScope"
 THROUGHPUT: Final = "FifoThroughputLimit"
 REDRIVE: Final = "RedrivePolicy"
 POLICY: Final = "Policy"
+RECORD: Final = "sqs"  # the topic setting that a queue's record is
 _DEDUP_WINDOW: Final = "5m"
 POLICY_CHARS_MAX: Final = 16 * limits.KIB
 _DEFAULT_VISIBILITY_S: Final = 30
@@ -232,7 +233,7 @@ def _text(value: Any) -> str:
 
 def settings_of(attributes: Mapping[str, str], record: QueueRecord) -> dict[str, str]:
     """Return the topic settings of attributes that are set, with the record of the queue."""
-    settings = {"sqs": record.written()}
+    settings = {RECORD: record.written()}
     if VISIBILITY in attributes:
         seconds = int(attributes[VISIBILITY])
         settings["delivery.visibility_timeout"] = f"{seconds}s" if seconds else "1ms"

@@ -228,6 +228,7 @@ class TopicRoutes:
             change.partitions,
             replication,
             frozenset(change.unset),
+            flatten_settings(change.expected),
         )
         return json_response(await self._topic(topic))
 

@@ -24,11 +24,13 @@ class NewTopic(Input):
 class TopicChange(Input):
     """Settings to change, more partitions, or another replication.
 
-    ``unset`` names settings that get their defaults.
+    ``unset`` names settings that get their defaults. Nothing changes unless the settings
+    ``expected`` are so.
     """
 
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     unset: list[str] = msgspec.field(default_factory=list)
+    expected: dict[str, Any] = msgspec.field(default_factory=dict)
     partitions: Partitions | None = None
     replication_factor: Replicas | None = None
     min_insync: Replicas | None = None

@@ -15,6 +15,7 @@ from goq.broker.metadata import (
     LocalMetadata,
     SegmentKey,
     TopicReplication,
+    TopicVersion,
 )
 from goq.cluster.metadata import commands
 from goq.cluster.metadata.client import MetadataClient
@@ -135,10 +136,23 @@ class ReplicatedMetadataStore:
         fields = (topic.name, topic.partitions, dict(topic.settings), None, None, topic.id)
         await self._propose(commands.AdoptTopic(*fields, self._node, epoch + 1, written))
 
+    def version_of(self, topic: str, topic_id: int) -> TopicVersion | None:
+        """Return a topic's version, which this node may not have taken up yet."""
+        known = self._state.topics.get(topic)
+        if known is None or known.topic_id != topic_id:
+            return None
+        return TopicVersion(known.version, known.settings)
+
     async def put_topic(
-        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+        self,
+        topic: TopicRow,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+        since: TopicVersion | None = None,
     ) -> None:
-        """Change a topic to match ``topic``. Raises ``TopicNotFound`` if another has its name."""
+        """Change a topic to match ``topic``.
+
+        Raises ``TopicNotFound`` if another has its name, ``Conflict`` if changed after ``since``.
+        """
         existing = self._state.topics.get(topic.name)
         if existing is None or existing.topic_id != topic.id:
             raise TopicNotFound(f"topic {topic.name} was deleted", field="topic")
@@ -148,18 +162,21 @@ class ReplicatedMetadataStore:
             await self._propose(commands.DeleteTopic(topic.name, topic.id))
         else:
             check_optional(self._state, topic.settings)
-            await self._alter(existing, topic, replication)
+            since = since or TopicVersion(existing.version, existing.settings)
+            await self._alter(existing, topic, replication, since)
 
     async def _alter(
-        self, existing: TopicMetadata, topic: TopicRow, replication: TopicReplication
+        self,
+        existing: TopicMetadata,
+        topic: TopicRow,
+        replication: TopicReplication,
+        since: TopicVersion,
     ) -> None:
         """Propose up to three commands; the version of each comes from the one before."""
         changed: dict[str, str | None] = {
-            key: value
-            for key, value in topic.settings.items()
-            if existing.settings.get(key) != value
+            key: value for key, value in topic.settings.items() if since.settings.get(key) != value
         }
-        changed |= dict.fromkeys(existing.settings.keys() - topic.settings.keys())
+        changed |= dict.fromkeys(since.settings.keys() - topic.settings.keys())
         where = topic.name, existing.topic_id
         steps: dict[str, Callable[[int], commands.AnyCommand]] = {}
         if replication != DEFAULT_REPLICATION:
@@ -172,7 +189,7 @@ class ReplicatedMetadataStore:
             steps["partitions"] = lambda version: commands.AddPartitions(
                 *where, version, topic.partitions
             )
-        version = existing.version
+        version = since.number
         done: list[str] = []
         for what, command in steps.items():
             try:

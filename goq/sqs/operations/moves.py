@@ -12,7 +12,7 @@ import base64
 import binascii
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -71,12 +71,7 @@ class MoveOperations:
         await self._check_is_dead_letter_queue(source)
         async with self._lock:
             rows = self._rows(source)
-            if any(row.status in _ACTIVE for row in rows):
-                raise SqsError(
-                    "UnsupportedOperation",
-                    "There is already a task running. Only one active task is allowed for a source"
-                    " queue arn at a given time.",
-                )
+            _check_none_active(rows)
             if self._stopped:
                 raise SqsError("ServiceUnavailable", "The node stops.", 503)
             counts = await self._queues.counts(call, source)
@@ -91,7 +86,12 @@ class MoveOperations:
                 started_ms=max(now_ms, newest_ms + 1),  # the order of rows
                 told_ms=now_ms,
             )
-            await self._write(call, source, row)
+
+            def started(others: list[MoveRecord]) -> MoveRecord:
+                _check_none_active(others)  # another node may have started one meanwhile
+                return row
+
+            await self._write(call, source, started)
             self._begin(call, source, row)
         return {"TaskHandle": self._handle(source, row)}
 
@@ -109,13 +109,7 @@ class MoveOperations:
         handle = _parsed(call.shape.handle)
         source = await self._locate(call, handle.sourceArn, "TaskHandle")
         async with self._lock:
-            row = next((row for row in self._rows(source) if row.id == handle.taskId), None)
-            if row is None:
-                raise SqsError("ResourceNotFoundException", "Task does not exist.")
-            if row.status != "RUNNING":
-                raise SqsError("UnsupportedOperation", f"The task is {row.status}, not RUNNING.")
-            row = msgspec.structs.replace(row, status="CANCELLING")
-            await self._write(call, source, row)
+            row = await self._write(call, source, lambda rows: _cancelling(rows, handle.taskId))
         task = self._running.get(row.id)
         if task is not None:
             task.row = msgspec.structs.replace(task.row, status="CANCELLING")
@@ -150,7 +144,11 @@ class MoveOperations:
                 if topic is not None and topic.id == topic_id:
                     now_ms = self._broker.clock.wall_ms()
                     told = msgspec.structs.replace(told, told_ms=now_ms)
-                    await self._write(call, QueueView(topic), told)
+
+                    def now(rows: list[MoveRecord]) -> MoveRecord:
+                        return _unless_cancelling(told, _row_of(rows, told.id))
+
+                    await self._write(call, QueueView(topic), now)
 
         async def run() -> None:
             try:
@@ -173,15 +171,31 @@ class MoveOperations:
             task.stop()
         self._tasks.start(run())
 
-    async def _write(self, call: SqsCall, queue: QueueView, row: MoveRecord) -> None:
-        """Make a row durable. Raises ``SqsError``."""
-        rows = [each for each in self._rows(queue) if each.id != row.id]
-        rows = sorted([*rows, row], key=_age)[-ROWS_MAX:]
+    async def _write(
+        self,
+        call: SqsCall,
+        queue: QueueView,
+        changed: Callable[[list[MoveRecord]], MoveRecord],
+    ) -> MoveRecord:
+        """Make a row durable that is decided on all rows, and return it. Raises ``SqsError``.
+
+        Another node may change the rows meanwhile: then it is decided anew.
+        """
+        row: MoveRecord
+
+        def rows() -> list[MoveRecord]:
+            nonlocal row
+            known = self._rows(queue)
+            row = changed(known)
+            others = [each for each in known if each.id != row.id]
+            return sorted([*others, row], key=_age)[-ROWS_MAX:]
+
         await self._queues.put_moves(call, queue, rows)
         if row.node == self._node_id:
             self._own[row.id] = queue.topic.id, row
             while len(self._own) > _OWN_ROWS_MAX:
                 del self._own[next(iter(self._own))]
+        return row
 
     def _kept(self, name: str, topic_id: int) -> list[MoveRecord] | None:
         """Return the rows as the topic has them, None if it is deleted."""
@@ -195,8 +209,9 @@ class MoveOperations:
         topic = queue.topic
         kept = self._kept(topic.name, topic.id) or []
         rows = {row.id: self._unless_silent(row) for row in kept}
-        rows |= {key: row for key, (topic_id, row) in self._own.items() if topic_id == topic.id}
-        rows |= {key: task.row for key, task in self._running.items() if key in rows}
+        own = {key: row for key, (topic_id, row) in self._own.items() if topic_id == topic.id}
+        own |= {key: task.row for key, task in self._running.items() if key in rows or key in own}
+        rows |= {key: _unless_cancelling(row, rows.get(key)) for key, row in own.items()}
         return sorted(rows.values(), key=_age)[-ROWS_MAX:]
 
     def _unless_silent(self, row: MoveRecord) -> MoveRecord:
@@ -265,6 +280,36 @@ class MoveOperations:
         if row.reason:
             shown["FailureReason"] = row.reason
         return shown
+
+
+def _check_none_active(rows: list[MoveRecord]) -> None:
+    if any(row.status in _ACTIVE for row in rows):
+        raise SqsError(
+            "UnsupportedOperation",
+            "There is already a task running. Only one active task is allowed for a source queue"
+            " arn at a given time.",
+        )
+
+
+def _cancelling(rows: list[MoveRecord], task_id: str) -> MoveRecord:
+    """Return the row of a task that is to end. Raises ``SqsError`` unless it runs."""
+    row = _row_of(rows, task_id)
+    if row is None:
+        raise SqsError("ResourceNotFoundException", "Task does not exist.")
+    if row.status != "RUNNING":
+        raise SqsError("UnsupportedOperation", f"The task is {row.status}, not RUNNING.")
+    return msgspec.structs.replace(row, status="CANCELLING")
+
+
+def _row_of(rows: list[MoveRecord], task_id: str) -> MoveRecord | None:
+    return next((row for row in rows if row.id == task_id), None)
+
+
+def _unless_cancelling(row: MoveRecord, known: MoveRecord | None) -> MoveRecord:
+    """Return the row of a task as its node has it; one that another node cancels stays so."""
+    if known is not None and known.status == "CANCELLING" and row.status == "RUNNING":
+        return msgspec.structs.replace(row, status=known.status)
+    return row
 
 
 def _age(row: MoveRecord) -> tuple[int, str]:

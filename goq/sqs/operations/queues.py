@@ -18,6 +18,7 @@ from goq.sqs.attributes import (
     DELAY,
     FIFO,
     FIFO_SUFFIX,
+    RECORD,
     REDRIVE,
     SCOPE,
     THROUGHPUT,
@@ -304,9 +305,15 @@ class QueueOperations:
 
         await self._alter(call, queue, lambda record: dated(changed(record)), new)
 
-    async def put_moves(self, call: SqsCall, queue: QueueView, moves: list[MoveRecord]) -> None:
-        """Change the rows of the queue's move tasks. Raises ``SqsError``."""
-        await self._alter(call, queue, lambda record: msgspec.structs.replace(record, moves=moves))
+    async def put_moves(
+        self, call: SqsCall, queue: QueueView, rows: Callable[[], list[MoveRecord]]
+    ) -> None:
+        """Change the rows of the queue's move tasks. Raises ``SqsError``.
+
+        ``rows`` is asked again where another node changed the topic meanwhile; what it raises ends
+        the change.
+        """
+        await self._alter(call, queue, lambda record: msgspec.structs.replace(record, moves=rows()))
 
     async def _alter(
         self,
@@ -322,8 +329,10 @@ class QueueOperations:
         path, pause_s = topic_path(queue.topic.name), _CONFLICT_PAUSE_S
         async with self._changing:
             for _ in range(_CONFLICTS_MAX):
-                settings = settings_of(new or {}, changed(read_record(queue.topic.settings.sqs)))
-                response = await self._calls.ask(call, "PATCH", path, {"settings": settings})
+                known = queue.topic.settings.sqs
+                settings = settings_of(new or {}, changed(read_record(known)))
+                body = {"settings": settings, "expected": {RECORD: known}}
+                response = await self._calls.ask(call, "PATCH", path, body)
                 if problem_code(response) != "conflict":
                     break
                 await asyncio.sleep(pause_s * uniform(0.5, 1))  # nodes do not meet again

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -96,23 +97,73 @@ def test_a_move_task_of_one_node_is_shown_and_cancelled_by_others(clients: list[
     for number in range(60):
         clients[0].send_message(QueueUrl="dead", MessageBody=str(number))
 
-    def status(client: Any) -> str:
-        tasks = client.list_message_move_tasks(SourceArn=source)["Results"]
-        return str(tasks[0]["Status"]) if tasks else ""
-
     asked = {"SourceArn": source, "DestinationArn": target}
     started = clients[0].start_message_move_task(**asked, MaxNumberOfMessagesPerSecond=1)
-    eventually(lambda: status(clients[1]) == "RUNNING", seconds=30, pause_s=0.05)
-    eventually(lambda: status(clients[2]) == "RUNNING", seconds=30, pause_s=0.05)
+    for client in clients:
+        _await_status(client, source, "RUNNING")
     clients[2].cancel_message_move_task(TaskHandle=started["TaskHandle"])
     for client in clients:
-        eventually(lambda client=client: status(client) == "CANCELLED", seconds=30, pause_s=0.05)
+        _await_status(client, source, "CANCELLED")
     clients[1].start_message_move_task(**asked)
     for client in clients:
-        eventually(lambda client=client: status(client) == "COMPLETED", seconds=30, pause_s=0.05)
+        _await_status(client, source, "COMPLETED")
     counts = ["ApproximateNumberOfMessages"]
     shown = clients[2].get_queue_attributes(QueueUrl="alive", AttributeNames=counts)["Attributes"]
     assert shown[counts[0]] == "60"
+
+
+def test_tags_that_several_nodes_put_on_a_queue_at_once_are_all_kept(clients: list[Any]) -> None:
+    queue = clients[0].create_queue(QueueName="tagged")["QueueUrl"]
+
+    def tag(number: int) -> None:
+        for each in range(10):
+            clients[number].tag_queue(QueueUrl=queue, Tags={f"{number}-{each}": "x"})
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(tag, range(3)))
+    for client in clients:
+        assert len(client.list_queue_tags(QueueUrl=queue)["Tags"]) == 30
+
+
+def test_of_several_nodes_that_start_a_move_task_at_once_one_does(clients: list[Any]) -> None:
+    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in ("twice", "once"))
+    clients[0].create_queue(QueueName="twice")
+    policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
+    clients[0].create_queue(QueueName="once", Attributes={"RedrivePolicy": policy})
+    for number in range(60):
+        clients[0].send_message(QueueUrl="twice", MessageBody=str(number))
+    together = threading.Barrier(3)
+
+    def start(client: Any) -> str:
+        together.wait(60)
+        try:
+            asked = {"SourceArn": source, "DestinationArn": target}
+            started = client.start_message_move_task(**asked, MaxNumberOfMessagesPerSecond=1)
+            return str(started["TaskHandle"])
+        except client.exceptions.UnsupportedOperation:
+            return ""
+
+    for _ in range(4):
+        with ThreadPoolExecutor(3) as pool:
+            handles = list(filter(None, pool.map(start, clients)))
+        assert len(handles) == 1
+        clients[0].cancel_message_move_task(TaskHandle=handles[0])
+        for client in clients:
+            _await_status(client, source, "CANCELLED")
+
+
+def _await_status(client: Any, source: str, wanted: str) -> None:
+    """Wait until a node shows the newest move task of a queue so."""
+    seen: list[Any] = []
+
+    def is_so() -> bool:
+        seen[:] = client.list_message_move_tasks(SourceArn=source)["Results"]
+        return bool(seen) and seen[0]["Status"] == wanted
+
+    try:
+        eventually(is_so, seconds=30, pause_s=0.05)
+    except AssertionError:
+        pytest.fail(f"not {wanted}: {seen}")
 
 
 def test_a_task_of_which_its_node_says_nothing_for_two_minutes_is_failed(

@@ -16,7 +16,12 @@ from typing import Any, TypeVar
 from goq import limits
 from goq.access.token_record import TokenRecord
 from goq.broker.broker import Broker
-from goq.broker.metadata import DEFAULT_REPLICATION, MetadataStore, TopicReplication
+from goq.broker.metadata import (
+    DEFAULT_REPLICATION,
+    MetadataStore,
+    TopicReplication,
+    TopicVersion,
+)
 from goq.broker.outbox.worker import RetryBackoff
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import LoadedPartition, open_partition
@@ -230,8 +235,14 @@ class MemoryMetadata:
         await self.put_topic(topic)
         return topic
 
+    def version_of(self, topic: str, topic_id: int) -> TopicVersion | None:
+        return None
+
     async def put_topic(
-        self, topic: TopicRow, replication: TopicReplication = DEFAULT_REPLICATION
+        self,
+        topic: TopicRow,
+        replication: TopicReplication = DEFAULT_REPLICATION,
+        since: TopicVersion | None = None,
     ) -> None:
         self.before("put_topic")
         self.rows[topic.name] = topic

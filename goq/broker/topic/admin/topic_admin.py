@@ -11,9 +11,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from goq.broker.metadata import DEFAULT_REPLICATION, MetadataStore, TopicReplication
+from goq.broker.metadata import (
+    DEFAULT_REPLICATION,
+    MetadataStore,
+    TopicReplication,
+    TopicVersion,
+)
 from goq.broker.partition.failure_policy import dead_letter_settings
 from goq.broker.partition.publish_target import PublishTarget
 from goq.broker.topic.admin.capacity import Capacity
@@ -207,17 +213,22 @@ class TopicAdmin:
         partitions: int | None = None,
         replication: TopicReplication = DEFAULT_REPLICATION,
         unset: Collection[str] = (),
+        expected: Mapping[str, Any] = MappingProxyType({}),
     ) -> Topic:
         """Change settings or the replication, or add partitions; messages stay where they are.
 
-        The settings ``unset`` get their defaults, as in a new topic of this name.
+        The settings ``unset`` get their defaults, as in a new topic of this name. Raises
+        ``Conflict``, and changes nothing, unless the settings ``expected`` are so.
         That decides on a topic in doubt: it has the settings that it shows, and those given here.
         """
         check_not_internal(name)
         await self._start_queue.wait_for(name)
         async with self._changing:
             topic = self._find(name)
-            restored = topic.settings.restored(unset, self._defaults_of(name))
+            since, now = await self._decided(topic)
+            if await _changed(now, expected) != now:
+                raise Conflict(f"topic {name} was changed: not all of its settings are as expected")
+            restored = now.restored(unset, self._defaults_of(name))
             chosen = await _changed(restored, settings)
             count = topic.partitions.count
             if partitions is not None:
@@ -228,8 +239,19 @@ class TopicAdmin:
                     )
                 count = partitions
             self._metadata.check_replication(replication, name)
-            await self._alter(topic, count, chosen, replication)
+            await self._alter(topic, count, chosen, replication, since)
             return topic
+
+    async def _decided(self, topic: Topic) -> tuple[TopicVersion | None, TopicSettings]:
+        """Return what a change of a topic is decided on.
+
+        In a cluster another node may have changed it, and this node not taken that up yet: a change
+        that was decided on the open topic would undo the other one.
+        """
+        since = self._metadata.version_of(topic.name, topic.id)
+        if since is None:
+            return None, topic.settings
+        return since, await _changed(self._defaults.settings, since.settings)
 
     def _defaults_of(self, name: str) -> TopicSettings:
         """Return the settings of a new topic: of a dead-letter topic, those of its source."""
@@ -244,10 +266,11 @@ class TopicAdmin:
         partitions: int,
         settings: TopicSettings,
         replication: TopicReplication = DEFAULT_REPLICATION,
+        since: TopicVersion | None = None,
     ) -> None:
         row = TopicRow(topic.name, partitions, settings.written(), id=topic.id)
         with self._capacity.partitions(partitions - topic.partitions.count, topic):
-            await self._metadata.put_topic(row, replication)
+            await self._metadata.put_topic(row, replication, since)
             if topic.doubt is not None:
                 known = await self._metadata.groups(topic.name)
                 for group, own in topic.groups.items():
@@ -282,7 +305,8 @@ class TopicAdmin:
                 of = self._metadata.replication_of(source.name) if is_grave else DEFAULT_REPLICATION
                 return await self._create(name, count, settings, of)
             if number >= topic.partitions.count:
-                await self._alter(topic, count, topic.settings)
+                since, settings = await self._decided(topic)
+                await self._alter(topic, count, settings, since=since)
             return topic
 
     async def reopen_partition(self, name: str, number: int) -> None:
