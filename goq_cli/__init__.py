@@ -1,5 +1,6 @@
 """The ``goq`` command: thin over the client library; only ``serve`` runs a node.
 
+__main__            where the process begins
 main                the entry point: global options, the command, errors, exit codes
 session             the server, the token and the output form of one run
 contexts            servers remembered by name

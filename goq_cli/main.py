@@ -19,7 +19,7 @@ import typer
 
 from goq.errors import GoqError
 from goq_cli.interrupts import Terminated, remind_of_signals
-from goq_cli.output.output import complain
+from goq_cli.output.output import complain, drop_output
 from goq_cli.session import take_global_options
 from goq_cli.suggestion import suggest
 
@@ -125,13 +125,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe
         code = 0
-        _drop_output()
+        drop_output()
     except OSError as error:
         if error.filename is None and error.errno not in _OUTPUT_ERRORS:
             raise
         code = GoqError.exit_code
         complain(GoqError(f"{error.filename or 'the output'}: {error.strerror}"))
-        _drop_output()
+        drop_output()
     sys.exit(code)
 
 
@@ -153,15 +153,12 @@ def _open_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
-def _drop_output() -> None:
-    """Drop what is still to be printed: it could not be."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _run(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     remind_of_signals()
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         rest = take_global_options(arguments) or ["--help"]
         if rest[0] in ("--version", "-V"):
             rest[0] = "version"

@@ -7,12 +7,14 @@ page's name in ``Host``. A page cannot rebind an address or ``localhost``, so th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Final
 
 from goq.errors import HostNotAllowed
 
+_HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*))(?::[0-9]{0,5})?", re.ASCII)
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
@@ -52,10 +54,9 @@ class AllowedHosts:
 
 
 def _name_of(host: str) -> str:
-    """Return a host without its port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    """Return a host without its port and brackets; nothing of what is no host."""
+    match = _HOST.fullmatch(host)
+    return "" if match is None else match[1] or match[2] or ""
 
 
 def _is_address(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -11,8 +12,10 @@ from typing import Annotated
 
 import typer
 
-from goq_cli.output.output import parse_settings, print_json
+from goq_cli.output.output import drop_output, parse_settings, print_json
 from goq_cli.session import SESSION
+
+_log = logging.getLogger("goq.serve")
 
 
 def command(
@@ -101,10 +104,14 @@ def _serve(config: Path | None, flags: Mapping[str, object]) -> None:
 
     def ready(loaded: Config, url: str) -> None:
         where = loaded.broker.data_dir.resolve()
-        if SESSION.json:
-            print_json({"url": url, "data_dir": str(where), "version": __version__})
-        else:
-            sys.stdout.write(f"goq {__version__} ready on {url}, data in {where}\n")
-        sys.stdout.flush()
+        try:
+            if SESSION.json:
+                print_json({"url": url, "data_dir": str(where), "version": __version__})
+            else:
+                sys.stdout.write(f"goq {__version__} ready on {url}, data in {where}\n")
+            sys.stdout.flush()
+        except OSError as error:  # nobody reads it; a node has other work
+            _log.warning("stdout: %s", error.strerror)
+            drop_output()
 
     run(lambda: load_config(config, flags), ready)

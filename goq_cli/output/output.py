@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -81,6 +82,11 @@ def confirm(question: str, yes: bool) -> None:
     import typer
 
     typer.confirm(question, abort=True, err=True)
+
+
+def drop_output() -> None:
+    """Drop what is still to be printed: it could not be."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(error: GoqError) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import signal
 import subprocess
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -52,3 +56,27 @@ def test_a_start_that_cannot_read_a_file_says_which_in_one_line(tmp_path: Path, 
     assert line.startswith("goq: ")
     assert f"{path}: Too many levels of symbolic links" in line
     assert done.returncode > 1
+
+
+@pytest.mark.parametrize("output", [">&-", "> /dev/full"])
+def test_a_node_serves_though_nobody_takes_its_output(tmp_path: Path, output: str) -> None:
+    data = tmp_path / "data"
+    words = [*GOQ, "serve", "--data-dir", str(data), "--listen", "127.0.0.1:0"]
+    script = f"exec 3>&1; (echo $BASHPID >&3; exec {shlex.join(words)} 3>&-) {output}"
+    with subprocess.Popen(
+        ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as shell:
+        assert shell.stdout is not None
+        assert shell.stderr is not None
+        pid = int(shell.stdout.readline())
+        try:
+            said = ""
+            while not re.search(r"stdout: \w+", said) and (line := shell.stderr.readline()):
+                said += line
+            url = re.search(r" on (http\S+),", said)
+            assert url is not None, said
+            with urlopen(f"{url[1]}/readyz", timeout=COMMAND_S_MAX) as answer:
+                assert answer.status == 200
+        finally:
+            os.kill(pid, signal.SIGTERM)
+        assert "stopped" in shell.stderr.read()

@@ -26,7 +26,8 @@ def test_addresses_localhost_and_named_hosts_are_allowed(host: str) -> None:
         "evil.example", "evil.example:8080", "", ":8080", "127.0.0.1.evil.example",
         "localhost.evil.example", "notlocalhost", "goq.example.com.evil.net", "xgoq.example.com",
         "internal.example.com", "xinternal.example.com", "0x7f000001", "127.1", "[evil.example]",
-        "evil.example[::1]", "127.0.0.1@evil.example",
+        "evil.example[::1]", "127.0.0.1@evil.example", "localhost:80:evil", "localhost:evil",
+        "[::1]evil.example", "[::1]:evil", "localhost:000080",
     ],
 )  # fmt: skip
 def test_other_names_are_refused_and_the_error_says_how_to_allow_them(host: str) -> None:
