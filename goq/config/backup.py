@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from goq.config.section import ConfigSection, Parser, checked_text, optional
+from goq.errors import UsageError
 from goq.units import parse_duration_ms
 
 
@@ -43,10 +44,16 @@ class BackupConfig(ConfigSection, frozen=True):
     every: str | None = None
     keep: str | None = None
 
+    def check(self, name: str) -> None:
+        """Raise ``UsageError`` for backups that have no place."""
+        for own in ("every", "keep"):
+            if self.to is None and getattr(self, own) is not None:
+                raise UsageError(f"{name}.{own}: set {name}.to, where the backups go, with it")
+
     @property
     def every_ms(self) -> int | None:
         """The time from one backup to the next in milliseconds; None without a schedule."""
-        return None if self.every is None or self.to is None else parse_duration_ms(self.every)
+        return None if self.every is None else parse_duration_ms(self.every)
 
     @property
     def keep_ms(self) -> int | None:

@@ -21,8 +21,10 @@ from goq.errors import UsageError
 
 _PREFIX = "GOQ_"
 _CLIENT_VARIABLES = {
-    "GOQ_SERVER", "GOQ_TOKEN", "GOQ_TOKEN_FILE", "GOQ_CA_FILE", "GOQ_CLIENT_ID",
-    "GOQ_ID", "GOQ_TOPIC", "GOQ_PARTITION", "GOQ_OFFSET", "GOQ_KEY", "GOQ_TIMESTAMP", "GOQ_ATTEMPT",
+    "GOQ_SERVER", "GOQ_TOKEN", "GOQ_TOKEN_FILE", "GOQ_CA_FILE", "GOQ_CERT_FILE", "GOQ_KEY_FILE",
+    "GOQ_CLIENT_ID", "GOQ_RETRY_FOR",
+    "GOQ_ID", "GOQ_TOPIC", "GOQ_GROUP", "GOQ_PARTITION", "GOQ_OFFSET", "GOQ_KEY", "GOQ_TIMESTAMP",
+    "GOQ_ATTEMPT",
 }  # fmt: skip
 """What commands read, and what ``goq consume --exec`` sets for the command that it runs."""
 _COMMAND_HEADER = "GOQ_HEADER_"
@@ -109,10 +111,15 @@ def _unknown(name: str) -> str:
     return f"{name} is not a setting; the sections are {SECTIONS}, as in GOQ_BROKER__DATA_DIR"
 
 
+def name_of_default(setting: str) -> str:
+    """Return the dotted name of the default of a topic setting, as the file has it."""
+    is_section = setting.partition(".")[0] in DefaultsConfig.names()
+    return f"defaults.{'' if is_section else 'topic.'}{setting}"
+
+
 def _setting_names() -> Iterator[str]:
-    own = DefaultsConfig.names()
     for name in (*TopicSettings().written(), "partitions"):
-        yield f"defaults.{'' if name.partition('.')[0] in own else 'topic.'}{name}"
+        yield name_of_default(name)
     whole = Config()
     for section in Config.names():
         if section != "defaults":
@@ -132,10 +139,16 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``below`` with the values of ``above`` in their place or added at the end."""
+    """Return ``below`` with the values of ``above`` in their place or added at the end.
+
+    Raises ``UsageError`` where settings would take the place of what is none: what was written
+    there, such as a list by a stray dash, would be lost without a word.
+    """
     merged = dict(below)
     for key, value in above.items():
         known = merged.pop(key, None)  # a later value also comes later in order
+        if isinstance(value, Mapping) and not isinstance(known, Mapping | None):
+            raise UsageError(f"{key}: {str(known)[:200]!r} is not a mapping of settings")
         merged[key] = (
             _merge(known, value)
             if isinstance(known, Mapping) and isinstance(value, Mapping)

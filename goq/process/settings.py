@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from goq.config.node import Config
+from goq.config.sources import name_of_default
 
 
 def changed_settings(before: Config, after: Config) -> dict[str, str]:
@@ -19,11 +20,9 @@ def changed_settings(before: Config, after: Config) -> dict[str, str]:
 def _settings(config: Config) -> dict[str, str]:
     known = msgspec.to_builtins(config, enc_hook=str)  # a path as text
     del known["defaults"]
-    topic = {
-        f"defaults.{name}": value for name, value in config.defaults.settings.written().items()
-    }
-    partitions = {"defaults.topic.partitions": str(config.defaults.partitions)}
-    return dict(_flat(known)) | topic | partitions
+    topic = config.defaults.settings.written() | {"partitions": str(config.defaults.partitions)}
+    defaults = {name_of_default(name): value for name, value in topic.items()}
+    return dict(_flat(known)) | defaults
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -67,6 +67,13 @@ def test_a_setting_of_backups_that_cannot_be_is_named(name: str, value: str) -> 
         load_config(None, {"backup.to": "/backups", f"backup.{name}": value})
 
 
+@pytest.mark.parametrize("name", ["every", "keep"])
+def test_backups_without_a_place_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"backup\.{name}: set backup\.to"):
+        load_config(None, {f"backup.{name}": "1h"})
+    assert load_config(None, {f"backup.{name}": "1h", "backup.to": "/b"}).backup.to == Path("/b")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("to", "gs://bucket/prefix"), ("to", "/a/folder"), ("cache", "1KiB"), ("cache", "much")],

@@ -43,6 +43,7 @@ def test_an_unknown_variable_stops_the_start_and_the_error_names_the_right_one(
     "name",
     [
         "GOQ_SERVER", "GOQ_TOKEN", "GOQ_CLIENT_ID", "GOQ_ID", "GOQ_HEADER_TRACE_ID",
+        "GOQ_CERT_FILE", "GOQ_KEY_FILE", "GOQ_RETRY_FOR", "GOQ_GROUP",
         "GOQ_SERVICE_HOST", "GOQ_SERVICE_PORT", "GOQ_SERVICE_PORT_HTTP", "GOQ_PORT",
         "GOQ_PORT_8080_TCP", "GOQ_PORT_8080_TCP_ADDR", "GOQ_NODES_SERVICE_HOST", "GOQ_NODES_PORT",
     ],
@@ -129,3 +130,31 @@ def test_a_node_is_called_by_its_own_names() -> None:
         "advertised.internal",
         "more.example",
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "flag", "value"),
+    [
+        ("security:\n  - auth: tokens\n", "security.hosts", "a.example"),
+        ("security: tokens\n", "security.hosts", "a.example"),
+        ("broker: [1]\n", "broker.listen", "127.0.0.1:1"),
+        ("defaults: {topic: {retention: 7d}}\n", "defaults.topic.retention.bytes", "1GiB"),
+    ],
+)
+def test_what_is_written_in_the_place_of_settings_is_refused_and_not_lost(
+    written: str, flag: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "goq.yaml"
+    path.write_text(written)
+    with pytest.raises(UsageError, match="is not a mapping of settings"):
+        load_config(path, {flag: value})
+    monkeypatch.setenv("GOQ_" + flag.replace(".", "__").upper(), value)
+    with pytest.raises(UsageError, match="is not a mapping of settings"):
+        load_config(path, {})
+
+
+def test_a_section_that_is_empty_takes_settings_of_flags(tmp_path: Path) -> None:
+    path = tmp_path / "goq.yaml"
+    path.write_text("broker:\ndefaults: {topic: }\n")
+    config = load_config(path, {"broker.node_id": "a", "defaults.topic.retention.age": "1d"})
+    assert (config.broker.node_id, config.defaults.settings.retention_age_ms) == ("a", 86_400_000)

@@ -23,7 +23,7 @@ def test_settings_that_differ_are_named_with_their_later_value() -> None:
     assert changed_settings(before, after) == {
         "broker.listen": "0.0.0.0:8080",
         "broker.node_id": "node-1",
-        "defaults.retention.age": "3d",
         "defaults.topic.partitions": "2",
+        "defaults.topic.retention.age": "3d",
         "security.hosts": "a.example,b.example",
     }
