@@ -11,6 +11,7 @@ from goq.errors import GoqError
 if TYPE_CHECKING:
     from goq.client import Client
 
+_QUOTED: Final = re.compile(r"'([^']*)'")
 _SETTING: Final = re.compile(r"'([^']*)' is not a \w+ setting; there are (.*)")
 
 
@@ -37,12 +38,13 @@ def _in_node(error: GoqError, words: Sequence[str]) -> str | None:
 
     names = [word.partition("=")[2] or word for word in words]
     names = [name.partition(":")[0] for name in names if not name.startswith("-")]
+    missing = set(_QUOTED.findall(error.detail) or error.detail.split())
+    missed = [name for name in names[1:] if name in missing]
     with SESSION.client() as client:
         topics = [topic.name for topic in client.list_topics()]
         if error.code == "topic_not_found":
-            return _close([name for name in names[1:] if name not in topics], topics)
-        groups = _groups(client, [name for name in names if name in topics])
-        return _close([name for name in names[1:] if name not in topics], groups)
+            return _close([name for name in missed if name not in topics], topics)
+        return _close(missed, _groups(client, [name for name in names if name in topics]))
 
 
 def _groups(client: Client, topics: Iterable[str]) -> list[str]:

@@ -36,7 +36,7 @@ The same as [manual pages](#manual-pages): `man goq`, `man goq-produce`.
 | `--token TOKEN` | the token itself; other users of the machine can see it in the list of processes |
 | `--json` | one document, or one object a line for streams; errors as JSON objects on stderr |
 | stdout, stderr | data; everything else. Tables and colour appear only on a terminal; a pipe gets tab-separated fields |
-| exit codes | 0 done · 1 failed in part · 2 usage · 3 not found · 4 not allowed · 5 unavailable or timed out · 6 conflict · 7 invalid data · 130 interrupted |
+| exit codes | 0 done · 1 failed in part · 2 usage · 3 not found · 4 not allowed · 5 unavailable or timed out · 6 conflict · 7 invalid data · 130 interrupted · 143 terminated |
 | durations | `250ms`, `30s`, `5m`, `1h30m`, `7d` |
 | sizes | `64KiB`, `10MB`, `1GiB` |
 | times | RFC 3339 with a zone, a date, `now`, or relative to now as `-15m` |
@@ -65,7 +65,10 @@ def render() -> str:
         if group is None or group.typer_instance is None:
             sections.append(_section(app, [name], ""))
             continue
-        sections.append(f"## `goq {name}`\n\n{COMMANDS[name].capitalize()}.\n")
+        if group.typer_instance.registered_callback is not None:  # it is a command by itself, too
+            sections.append(_section(app, [name], ""))
+        else:
+            sections.append(f"## `goq {name}`\n\n{COMMANDS[name].capitalize()}.\n")
         last = ""
         for command in group.typer_instance.registered_commands:
             word = command.name or command.callback.__name__  # type: ignore[union-attr]

@@ -46,6 +46,11 @@ def _overview(commands: Mapping[str, str], everywhere: Sequence[Row]) -> str:
 def _page(name: str, summary: str, command: Any) -> str:
     lines = [*_head(f"goq-{name}", summary)]
     if hasattr(command, "commands"):
+        if command.invoke_without_command:
+            lines += [
+                f".SH {_escaped(f'goq {name}'.upper())}",
+                *_body(command, f"goq {name}", ".SS"),
+            ]
         for word, inner in command.commands.items():
             lines.append(f".SH {_escaped(f'goq {name} {word}'.upper())}")
             lines += _body(inner, f"goq {name} {word}", ".SS")

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from goq_cli.settlement.coproc import Coproc
     from goq_cli.settlement.exec_worker import ExecWorker
 
+_PREFETCH = 2000
+_FRAMING = "line"
+_RETRY_DELAY = "1s"
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -63,7 +67,7 @@ def command(
     ] = None,
     prefetch: Annotated[
         int, typer.Option(metavar="N", min=1, help="Messages in flight at most.")
-    ] = 2000,
+    ] = _PREFETCH,
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="Do not ack; the leases expire.")
     ] = False,
@@ -100,13 +104,13 @@ def command(
     framing: Annotated[
         str,
         typer.Option(metavar="line|null|length", help="With --coproc: what ends a record."),
-    ] = "line",
+    ] = _FRAMING,
     jobs: Annotated[
         int, typer.Option(metavar="N", min=1, help="Commands at once, for --exec and --coproc.")
     ] = 1,
     retry_delay: Annotated[
         str, typer.Option(metavar="D", help="Delay before a retry after CMD failed.")
-    ] = "1s",
+    ] = _RETRY_DELAY,
     client_id: ClientId = None,
     retry_for: RetryFor = None,
     no_wait_topic: Annotated[
@@ -144,15 +148,28 @@ def command(
     )
     if last is not None and (from_beginning or from_time or to_time or from_offset is not None):
         raise UsageError("--last goes without --from-… and --to-time")
-    if group is None and (execute or coproc or no_ack or until_empty or visibility):
+    if from_beginning and from_offset is not None:
+        raise UsageError("give --from-beginning or --from-offset, not both")
+    has_lease_option = no_ack or until_empty or visibility or prefetch != _PREFETCH
+    if group is None and (execute or coproc or has_lease_option):
         raise UsageError(
-            "--exec, --coproc, --no-ack, --until-empty and --visibility need a --group"
+            "--exec, --coproc, --no-ack, --until-empty, --visibility and --prefetch need a --group"
         )
     for option, given in (("--exec", execute), ("--coproc", coproc)):
         if given is not None and not given.strip():
             raise UsageError(f"{option} needs a command, and this one is empty")
     if execute and coproc:
         raise UsageError("--exec and --coproc exclude each other")
+    if not execute and not coproc and (jobs != 1 or retry_delay != _RETRY_DELAY):
+        raise UsageError("--jobs and --retry-delay need --exec or --coproc")
+    if framing != _FRAMING and not coproc:
+        raise UsageError("--framing needs --coproc")
+    if null and not raw and not coproc:
+        raise UsageError("--null needs --raw or --coproc")
+    if (execute or coproc) and raw:
+        raise UsageError("--raw goes without --exec and --coproc")
+    if (execute or raw) and form != DEFAULT_FORMAT:
+        raise UsageError("--format goes without --exec and --raw")
     if group is not None and where.is_set():
         raise UsageError(
             "--from-…, --to-time, --last, --partition, --follow and --background go without --group"

@@ -125,7 +125,8 @@ def command(
 ) -> None:
     """Publish messages: a line each by default.
 
-    Ends when everything is stored. Messages before an error in the input are stored too.
+    Ends when everything is stored. Messages before an error in the input are stored too. A last
+    line without a newline gets the header goq-unterminated: consume --raw prints it as it came.
     """
     if jsonl + whole > 1 or ((jsonl or whole) and (key_sep or null)):
         raise UsageError("--jsonl, --whole and --key-sep or --null exclude each other")
@@ -198,15 +199,18 @@ def feed(producer: Producer, fd: int, name: str, form: Form, rejects: Rejects) -
             producer.send_values(values)
             continue
         messages: list[Message] = []
+        is_last_refused = False
         try:
             for number, value in enumerate(values, first):
+                is_last_refused = False
                 try:
                     for message, options in _parsed(value, f"{label}, line {number}", form):
                         messages.append(producer.apply(message, options))
                 except InvalidInput as error:
                     rejects.refuse(error)
                     rejects.keep(value + splitter.delimiter)
-            if splitter.unterminated and messages and not form.jsonl:
+                    is_last_refused = True
+            if splitter.unterminated and messages and not form.jsonl and not is_last_refused:
                 mark: Header = (UNTERMINATED_HEADER, b"1")
                 headers = (*messages[-1].headers, mark)
                 messages[-1] = msgspec.structs.replace(messages[-1], headers=headers)

@@ -91,13 +91,23 @@ def make_writer(form: str, raw: bool, delimiter: bytes) -> Writer:
 
 
 def _raw(delimiter: bytes) -> Callable[[AnyMessage], bytes]:
+    """Return the formatter of values, each with the delimiter behind it.
+
+    The end of an input that had no final newline gets none either, so that files come out as they
+    went in; what follows is parted from it. Records that end with NUL always do.
+    """
+    before = b""  # the delimiter that the last message was printed without
+
     def form(message: AnyMessage) -> bytes:
-        value = message.value or b""
+        nonlocal before
+        value = before + (message.value or b"")
         if message.headers and any(name == UNTERMINATED_HEADER for name, _ in message.headers):
+            before = delimiter
             return value
+        before = b""
         return value + delimiter
 
-    return form
+    return (lambda message: (message.value or b"") + delimiter) if delimiter == b"\0" else form
 
 
 def compile_format(

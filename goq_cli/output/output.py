@@ -59,7 +59,10 @@ def warn(text: str) -> None:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """Return ``key=value`` options as a mapping; raise ``UsageError`` for one without ``=``."""
+    """Return ``key=value`` options as a mapping.
+
+    Raises ``UsageError`` for one without ``=``, and for one that is there twice.
+    """
     from goq.errors import UsageError
 
     settings: dict[str, str] = {}
@@ -67,6 +70,8 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise UsageError(f"{pair!r} is not key=value")
+        if key in settings:
+            raise UsageError(f"{key} is given twice, as {settings[key]!r} and as {value!r}")
         settings[key] = value
     return settings
 

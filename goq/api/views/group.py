@@ -113,7 +113,25 @@ def reset_target(
     start = _offset_of(partition, to, "to", now_us)
     if end is None:
         return ResetTarget(start, None)
-    return ResetTarget(start, max(start, _offset_of(partition, end, "end", now_us)))
+    stop = _offset_of(partition, end, "end", now_us)
+    _check_order(to, end, now_us)
+    return ResetTarget(start, max(start, stop))
+
+
+def _check_order(to: str | int, end: str | int, now_us: int) -> None:
+    """Raise ``InvalidInput`` if two offsets, or two times, are in the wrong order."""
+    first, last = _offset(to), _offset(end)
+    if first is None and last is None and not {to, end} & {"earliest", "latest"}:
+        first, last = time_us(to, "to", now_us), time_us(end, "end", now_us)
+    if first is not None and last is not None and last < first:
+        raise InvalidInput("the end lies before the beginning", field="end")
+
+
+def _offset(to: str | int) -> int | None:
+    """Return an offset, -1 for one that is far out of bounds, None for anything else."""
+    if isinstance(to, str) and to.isascii() and to.isdigit():
+        return int(to) if len(to) < 20 else -1
+    return to if isinstance(to, int) else None
 
 
 def _offset_of(partition: Partition, to: str | int, field: str, now_us: int) -> int:
@@ -122,10 +140,9 @@ def _offset_of(partition: Partition, to: str | int, field: str, now_us: int) -> 
         return start
     if to == "latest":
         return end
-    if isinstance(to, str) and to.isascii() and to.isdigit():
-        to = int(to) if len(to) < 20 else -1
-    if isinstance(to, int):
-        if not 0 <= to < 2**63:
+    offset = _offset(to)
+    if offset is not None:
+        if not 0 <= offset < 2**63:
             raise InvalidInput("an offset is a number from 0 on", field=field)
-        return min(max(to, start), end)
+        return min(max(offset, start), end)
     return partition.message_reader.offset_for_time(time_us(to, field, now_us), end)

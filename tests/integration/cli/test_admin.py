@@ -265,6 +265,15 @@ def test_a_misspelt_name_is_told_with_the_one_that_is_close_to_it(goq: Run, topi
     said = goq("topic", "alter", topic, "--set", "retension.age=1d", code=7).stderr.decode()
     assert "did you mean retention.age?" in said
     assert b"did you mean" not in goq("topic", "show", "quite-another", code=3).stderr
+    goq("topic", "create", "shop")
+    assert b"did you mean" not in goq("topic", "show", "quite-another", code=3).stderr
+    said = goq("group", "show", topic, "--topic", "quite-another", code=3).stderr
+    assert b"did you mean" not in said  # the group that is asked for is no topic
+
+
+def test_a_setting_that_is_given_twice_is_refused(goq: Run, topic: str) -> None:
+    twice = ("--set", "retention.age=3d", "--set", "retention.age=4d")
+    assert b"given twice" in goq("topic", "create", topic, *twice, code=2).stderr
 
 
 def test_the_program_tells_its_version_and_its_help_in_the_usual_ways(goq: Run) -> None:

@@ -23,6 +23,28 @@ def test_lines_come_back_byte_for_byte(goq: Run, topic: str, tail: bytes) -> Non
     assert goq("consume", topic, "--from-beginning", "--raw").stdout == AWKWARD + tail
 
 
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        (("--raw",), b"alice\nbob\ncarol\ndave"),
+        (("--raw", "-0"), b"alice\0bob\0carol\0dave\0"),
+    ],
+)
+@pytest.mark.parametrize("mode", [("--from-beginning",), ("--group", "g", "--until-empty")])
+def test_messages_of_inputs_without_a_final_newline_stay_apart(
+    goq: Run, topic: str, mode: tuple[str, ...], options: tuple[str, ...], printed: bytes
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    for value in (b"alice", b"bob", b"carol\n", b"dave"):
+        goq("produce", topic, stdin=value)
+    assert goq("consume", topic, *mode, *options).stdout == printed
+
+
+def test_the_mark_of_a_last_line_goes_to_no_other_message(goq: Run, topic: str) -> None:
+    goq("produce", topic, "--key-sep", ":", "--on-error", "skip", stdin=b"k:v\nnokey", code=1)
+    assert goq("consume", topic, "--from-beginning", "--raw").stdout == b"v\n"
+
+
 def test_several_files_are_published_in_their_order(goq: Run, topic: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "b").write_bytes(b"3\n")

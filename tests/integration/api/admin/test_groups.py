@@ -202,6 +202,21 @@ def test_a_reset_with_an_end_stops_the_group_there_until_it_is_reset_again(
     assert sorted(values(receive(node, topic))) == list("abcdefg")
 
 
+@pytest.mark.parametrize(
+    ("to", "end"), [(3, 2), ("3", 2), ("now", "-1h"), ("-1m", "-2m"), (2**62, 0)]
+)
+def test_a_reset_whose_end_lies_before_its_beginning_is_refused(
+    node: RunningNode, mixed: str, to: object, end: object
+) -> None:
+    path = f"/v1/topics/{mixed}/groups/g/reset"
+    before = group_of(node, mixed)["partitions"]
+    refused = node.request("POST", path, {"to": to, "end": end})
+    assert (refused.status, refused.json["field"]) == (400, "end")
+    assert group_of(node, mixed)["partitions"] == before
+    same = node.request("POST", path, {"to": 3, "end": 3, "dry_run": True})
+    assert same.status == 200
+
+
 def test_a_dry_reset_of_a_group_that_has_an_end_counts_only_what_it_was_handed(
     node: RunningNode, topic: str
 ) -> None:
@@ -216,11 +231,11 @@ def test_a_dry_reset_of_a_group_that_has_an_end_counts_only_what_it_was_handed(
     assert "end" not in skipping
 
 
-def test_an_end_before_the_beginning_makes_a_group_that_gets_nothing(
+def test_an_end_at_the_beginning_makes_a_group_that_gets_nothing(
     node: RunningNode, topic: str
 ) -> None:
     publish(node, topic, *"abc", partition=0)
-    plan = reset(node, topic, to=2, end=1, partition=0)["partitions"][0]
+    plan = reset(node, topic, to=2, end=2, partition=0)["partitions"][0]
     assert (plan["to"], plan["end"], plan["withholds"]) == (2, 2, 1)
     assert receive(node, topic) == []
     assert group_of(node, topic)["lag"] == 0

@@ -58,7 +58,7 @@ def test_groups_of_several_topics_are_consumed_together(goq: Run, topic: str) ->
 def test_without_acks_messages_come_again_when_their_lease_ends(goq: Run, topic: str) -> None:
     publish(goq, topic, 3)
     options = ("--group", "g", "--max", "3", "--format", r"%v %a\n")
-    first = goq("consume", topic, *options, "--visibility", "50ms", "--no-ack")
+    first = goq("consume", topic, *options, "--visibility", "2s", "--no-ack")
     assert b"line 0 1" in first.stdout.splitlines()
     again = dict(
         line.rsplit(b" ", 1) for line in goq("consume", topic, *options).stdout.splitlines()
@@ -415,6 +415,15 @@ def test_formats_print_every_field(goq: Run, topic: str, form: str, printed: str
         (("--group", "g", "--follow"), "without --group"),
         (("--group", "g", "--from-beginning"), "without --group"),
         (("--max", "0"), "--max"),
+        (("--prefetch", "5"), "--group"),
+        (("--from-beginning", "--from-offset", "1"), "not both"),
+        (("--group", "g", "--jobs", "2"), "--exec or --coproc"),
+        (("--retry-delay", "2s"), "--exec or --coproc"),
+        (("--group", "g", "--exec", "true", "--framing", "null"), "--coproc"),
+        (("--group", "g", "--exec", "true", "--raw"), "without --exec"),
+        (("--group", "g", "--exec", "true", "--format", "%v"), "without --exec"),
+        (("--raw", "--format", "%v"), "without --exec and --raw"),
+        (("-0",), "--raw or --coproc"),
     ],
 )
 def test_options_that_do_not_go_together_are_explained(
