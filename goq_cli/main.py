@@ -211,6 +211,9 @@ def _complain_usage(error: Exception) -> int:
     from goq.errors import UsageError
 
     message = str(error.format_message())  # type: ignore[attr-defined]
+    if message.startswith("Usage: "):  # of a command that needs another word
+        sys.stderr.write(f"{message}\n")
+        return UsageError.exit_code
     context = getattr(error, "ctx", None)
     hint = f"; see: {context.command_path} --help" if context is not None else ""
     complain(UsageError(message.rstrip(".") + hint))

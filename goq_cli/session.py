@@ -123,10 +123,10 @@ class Session:
             servers = from_environment.split(",")
         if not servers and (current := current_context()):
             servers, token = current.servers, token or current.token
-        return [_url(server) for server in servers] or [DEFAULT_SERVER], token
+        return [url_of(server) for server in servers] or [DEFAULT_SERVER], token
 
 
-def _url(server: str) -> str:
+def url_of(server: str) -> str:
     """Return the URL of a server that may be written as ``host:port``."""
     return server if "://" in server else f"http://{server}"
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from goq.errors import DataDirLocked, UnsupportedFormat
+from goq.errors import CorruptData, DataDirLocked, UnsupportedFormat
 
 FILE_NAME = "LOCK"
 FORMAT_NAME: Final = "FORMAT"
@@ -49,7 +49,7 @@ class DataDirLock:
             ) from None
         try:
             check_format(data_dir)
-        except UnsupportedFormat:
+        except BaseException:
             self.release()
             raise
         with suppress(OSError):  # a file system without rights
@@ -95,7 +95,12 @@ def check_format(data_dir: Path) -> None:
             f"the restore into {data_dir} was not finished: remove the folder, and run goq restore"
             " again"
         )
-    if not (text.isascii() and text.isdigit() and int(text) <= DATA_FORMAT):
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise CorruptData(
+            f"{data_dir / FORMAT_NAME} is damaged: the format of a folder is a number, and not"
+            f" {text[:20]!r}. If this goq wrote the folder, put {DATA_FORMAT} there"
+        )
+    if int(text) > DATA_FORMAT:
         raise UnsupportedFormat(
             f"{data_dir} has format {text[:20]!r}, and this goq knows {DATA_FORMAT}: start the"
             " version of goq that wrote it, or a later one"

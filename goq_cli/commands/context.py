@@ -8,7 +8,7 @@ import typer
 
 from goq_cli.output.output import notice, print_json
 from goq_cli.output.table import print_table
-from goq_cli.session import SESSION
+from goq_cli.session import SESSION, url_of
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -36,10 +36,18 @@ def list_contexts() -> None:
 def set_context(name: _Name) -> None:
     """Store --server (and the token of --token-file) as context NAME, and use it."""
     from goq.errors import UsageError
+    from goq.http.client.http1 import parse_url
     from goq_cli.contexts import Context, contexts_path, load_contexts, save_contexts
 
     if not SESSION.servers:
         raise UsageError("say which server: goq context set NAME --server URL")
+    if not name.strip():
+        raise UsageError("a context needs a name")
+    for server in SESSION.servers:
+        try:
+            parse_url(url_of(server))
+        except ValueError as error:
+            raise UsageError(f"{server!r} is not a server's URL: {error}") from None
     contexts = load_contexts()
     contexts.contexts[name] = Context(SESSION.servers, SESSION.own_token())
     contexts.current = name

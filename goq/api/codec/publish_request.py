@@ -230,14 +230,19 @@ def _deliver_at_ms(new: NewMessage, field: str, settings: TopicSettings, now_us:
     return 0
 
 
+def time_to_live_ms(ttl: str | float, field: str) -> int:
+    """Return how long a message is ready to be delivered. Raises ``InvalidInput``."""
+    ttl_ms = duration_ms(ttl, field, limits.TTL_MS_MAX)
+    if ttl_ms == 0:
+        raise InvalidInput("a message with no time to live is never delivered", field=field)
+    return ttl_ms
+
+
 def _expires_at_ms(new: NewMessage, field: str, deliver_at_ms: int) -> int:
     """Return the time of expiry; a time to live negative unless the delivery time is known."""
     if new.ttl is None:
         return 0
-    field = f"{field}.ttl"
-    ttl_ms = duration_ms(new.ttl, field, limits.TTL_MS_MAX)
-    if ttl_ms == 0:
-        raise InvalidInput("a message with no time to live is never delivered", field=field)
+    ttl_ms = time_to_live_ms(new.ttl, f"{field}.ttl")
     return deliver_at_ms + ttl_ms if deliver_at_ms > 0 else -ttl_ms
 
 

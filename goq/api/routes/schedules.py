@@ -10,6 +10,7 @@ import msgspec
 from goq import limits
 from goq.access.rule import Principal, Verb
 from goq.api.codec.messages import json_response, list_response
+from goq.api.codec.publish_request import time_to_live_ms
 from goq.api.codec.request import json_body
 from goq.api.needs import TOKEN, End, TopicVerbs, principal_of
 from goq.api.router import Route
@@ -201,4 +202,6 @@ def _checked(messages: Sequence[PeriodicMessage]) -> str:
             raise InvalidInput(
                 "a message has either value or value_base64", field=f"messages[{number}]"
             )
+        if message.ttl is not None:
+            time_to_live_ms(message.ttl, f"messages[{number}].ttl")
     return msgspec.json.encode(messages).decode()

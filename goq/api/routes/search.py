@@ -67,6 +67,8 @@ def searched_times(query: Mapping[str, str], now_us: int) -> tuple[int, int]:
         time_us(query[name], name, now_us) if name in query else default
         for name, default in (("from_time", TIME_US_MIN), ("to_time", TIME_US_MAX))
     )
+    if to_us < from_us:
+        raise InvalidInput("the end lies before the beginning", field="to_time")
     return from_us, to_us
 
 
@@ -178,7 +180,7 @@ def _nothing(query: Mapping[str, str], topic: str, wanted: MessageQuery, page: S
         what += f" with the dedup id {query['dedup_id'][:100]!r}"
     else:
         assert wanted.key is not None
-        what += f" with the key {wanted.key[:100]!r}"
+        what += f" with the key {wanted.key[:100].decode(errors='backslashreplace')!r}"
     what += f" in topic {topic}: searched {page.searched} messages"
     what += f" in {page.partitions} partitions" if page.partitions != 1 else " in 1 partition"
     if wanted.from_us != TIME_US_MIN:

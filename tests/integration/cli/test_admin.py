@@ -122,6 +122,10 @@ def test_contexts_choose_the_server(goq: Run, node: RunningNode, tmp_path: Path)
     goq("context", "use", "unknown", code=3, **unset)
     goq("context", "delete", "here", **unset)
     goq("context", "set", "none", code=2, **unset)
+    for server in ("ftp://x", "http://", "localhost:x"):
+        refused = goq("context", "set", "wrong", "--server", server, code=2, **unset).stderr
+        assert b"is not a server's URL" in refused
+    assert b"wrong" not in goq("context", "list", **unset).stdout
     (tmp_path / "goq" / "contexts.json").write_text("{broken")
     assert b"contexts.json" in goq("topic", "list", code=2, **unset).stderr
 
@@ -294,3 +298,10 @@ def test_a_server_may_be_written_without_a_scheme_and_a_context_chosen_for_one_c
     goq("context", "set", "there", "--server", "127.0.0.1:1")
     assert topic in goq("topic", "list", "--context", "here").stdout.decode()
     assert b"there are: here, there" in goq("topic", "list", "--context=where", code=3).stderr
+
+
+def test_a_command_that_needs_another_word_shows_its_help(goq: Run) -> None:
+    said = goq("topic", code=2)
+    assert said.stdout == b""
+    assert said.stderr.startswith(b"Usage: goq topic ")
+    assert said.stderr.endswith(b"http://127.0.0.1:8080.\n")

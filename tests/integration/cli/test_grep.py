@@ -30,3 +30,11 @@ def test_grep_shows_as_many_as_asked_for_and_says_when_there_are_none(goq: Run, 
     assert goq("grep", topic, "tea", "--in", "key", code=3).stdout == b""
     assert b"--in takes" in goq("grep", topic, "tea", "--in", "body", code=2).stderr
     goq("grep", "no-such-topic", "tea", code=3)
+
+
+def test_a_range_of_times_that_ends_before_it_begins_is_refused(goq: Run, topic: str) -> None:
+    goq("produce", topic, stdin=b"a\n")
+    for command in (("grep", topic, "a"), ("trace", topic, "--key", "a")):
+        times = ("--from-time", "now", "--to-time", "-1h")
+        refused = goq(*command, *times, code=7).stderr
+        assert b"the end lies before the beginning (to_time)" in refused

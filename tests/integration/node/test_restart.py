@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from goq.config.node import Config
-from goq.errors import DataDirLocked, UnsupportedFormat, UsageError
+from goq.errors import CorruptData, DataDirLocked, UnsupportedFormat, UsageError
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
 from goq.node import NodeServer
@@ -177,6 +177,10 @@ def test_a_folder_of_a_later_goq_is_refused_in_one_sentence_and_left_alone(tmp_p
         running_node(tmp_path).__enter__()
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "LOCK"}
     assert after == before
+    for damage in ("", "x", "2x", "9" * 40):
+        (tmp_path / "FORMAT").write_text(damage)
+        with pytest.raises(CorruptData, match="FORMAT is damaged"):
+            running_node(tmp_path).__enter__()
     (tmp_path / "FORMAT").unlink()  # as of a version before the file
     with node_with_topic(tmp_path):
         assert (tmp_path / "FORMAT").read_text() == "2\n"

@@ -124,6 +124,8 @@ def test_a_time_whose_run_was_not_recorded_gives_no_second_message(
         ({"messages": [{"key": "k"}]}, "messages[0]"),
         ({"messages": [{"value": "v", "value_base64": "dg=="}]}, "messages[0]"),
         ({"messages": [{"value": "v", "delay": "1s"}]}, "messages[0]"),
+        ({"messages": [{"value": "v", "ttl": "0s"}]}, "messages[0].ttl"),
+        ({"messages": [{"value": "v"}, {"value": "v", "ttl": "soon"}]}, "messages[1].ttl"),
         ({"messages": [{"value": "x" * 9000}]}, "messages"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_key_that_is_nowhere_says_what_was_searched(node: RunningNode, topic: 
     problem = answer.json
     assert answer.status == 404
     assert problem["code"] == "message_not_found"
-    assert "b'order'" in problem["detail"]
+    assert "key 'order'" in problem["detail"]
     assert "searched 2 messages in 3 partitions" in problem["detail"]
     assert "A differs from a" in problem["detail"]
 
