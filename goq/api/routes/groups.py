@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from goq import limits
+from goq.access.rule import Verb
 from goq.api.codec.messages import encode_json, json_response
 from goq.api.codec.receive_request import visibility_ms
 from goq.api.codec.request import (
@@ -19,7 +20,18 @@ from goq.api.codec.request import (
     parse_receipts,
     query_int,
 )
-from goq.api.needs import CONSUME, DESCRIBE_GROUP, MANAGE_GROUP, READ_GROUP, SEE, principal_of
+from goq.api.needs import (
+    CONSUME,
+    DESCRIBE_GROUP,
+    MANAGE_GROUP,
+    SEE,
+    End,
+    TopicVerbs,
+    check_ends,
+    dead_letters_of_path,
+    group_of_path,
+    principal_of,
+)
 from goq.api.router import Parameter, Route, RouteHandler
 from goq.api.routes.receive import known_group
 from goq.api.routing_policy import (
@@ -48,7 +60,7 @@ from goq.api.views.merge import merge_group, merge_groups, merge_partitions
 from goq.api.views.merge_pages import merge_by_offset
 from goq.api.views.peek import Peek, state_of
 from goq.broker.broker import Broker
-from goq.broker.dlq.place import dead_letter_place
+from goq.broker.dlq.place import DeadLetterPlace, dead_letter_place
 from goq.broker.topic.settler import UnsettledReceipt
 from goq.clock import TimeSlice
 from goq.delivery.events.transitions import MessageState
@@ -60,6 +72,18 @@ _GROUP = "/v1/topics/{topic}/groups/{group}"
 _PEEKED = 10
 _merge_peeked = merge_by_offset(_PEEKED)
 _MISSING = ("topic_not_found", "group_not_found")
+
+
+def _peeked(request: Request, values: Sequence[str]) -> list[End]:
+    """Return what a peek concerns: the group, for dead ones also the topic that they are in."""
+    ends = [*group_of_path(request, values)]
+    if _is_dead(request):
+        _origin, dead = dead_letters_of_path(request, values)
+        ends.append(dead)
+    return ends
+
+
+PEEK: Final = TopicVerbs((Verb.READ,), _peeked)
 
 
 class GroupRoutes:
@@ -150,7 +174,7 @@ class GroupRoutes:
                 ),
                 errors=_MISSING,
                 routing=ToAllLeaders(_merge_peeked, self._peeked_topic),
-                needs=READ_GROUP,
+                needs=PEEK,
             ),
         ]
 
@@ -264,13 +288,19 @@ class GroupRoutes:
         topic = known_group(self._broker, name, group)
         limit = query_int(request, "limit", _PEEKED, minimum=1, maximum=limits.READ_MESSAGES_MAX)
         state, after = state_of(request.query.get("state", "ready")), request.query.get("after")
-        return await self._peek.page(topic, group, state, limit, after)
+        if state is not MessageState.DEAD:
+            return await self._peek.page(topic, group, state, limit, after)
+        place = self._dead_letter_place(name)
+        # The router has checked the sender for the topic's own dead-letter topic only.
+        check_ends(principal_of(request), PEEK.verbs, [(place.dead, None)])
+        return await self._peek.dead_letters(place, group, limit, after)
 
     def _peeked_topic(self, request: Request, values: Sequence[str]) -> str | None:
         """Return the topic that has the messages of a peek: dead ones are in another."""
-        if request.query.get("state") != MessageState.DEAD:
-            return values[0]
-        return dead_letter_place(values[0], self._broker.topics, self._broker.start_queue.rows).dead
+        return self._dead_letter_place(values[0]).dead if _is_dead(request) else values[0]
+
+    def _dead_letter_place(self, name: str) -> DeadLetterPlace:
+        return dead_letter_place(name, self._broker.topics, self._broker.start_queue.rows)
 
 
 def _settling(name: str, handler: RouteHandler, summary: str, body: type[Any]) -> Route:
@@ -286,6 +316,10 @@ def _settling(name: str, handler: RouteHandler, summary: str, body: type[Any]) -
         is_brief=True,
         needs=CONSUME,
     )
+
+
+def _is_dead(request: Request) -> bool:
+    return request.query.get("state") == MessageState.DEAD
 
 
 def _partition_of(request: Request) -> int | None:

@@ -10,7 +10,7 @@ from goq.api.codec.messages import JsonMessages, messages_json, put_current_lane
 from goq.api.schemas.messages import MessagesOut
 from goq.api.views.log_read import RecentFrames
 from goq.broker.broker import Broker
-from goq.broker.dlq.place import DeadLetterPlace, dead_letter_place
+from goq.broker.dlq.place import DeadLetterPlace
 from goq.broker.group.messages_by_state import runs_of
 from goq.broker.outbox.dead_letter_headers import read_dead_letter
 from goq.broker.partition.partition import Partition
@@ -75,17 +75,10 @@ class Peek:
     async def page(
         self, topic: Topic, group: str, state: MessageState, limit: int, after: str | None
     ) -> Response:
-        """Return messages in one state, and the id to continue after if there may be more."""
+        """Return messages in a state, but dead ones, and the id to continue after if there may be
+        more.
+        """
         page = Page(limit)
-        if state is MessageState.DEAD:
-            place = dead_letter_place(
-                topic.name, self._broker.topics, self._broker.start_queue.rows
-            )
-            await self._broker.start_queue.wait_for(place.dead)
-            dead = self._broker.topics.get(place.dead)
-            if dead is None:
-                return page.answer(is_last=True)
-            return await self._dead(page, dead, place, group, after)
         now_ms = self._broker.clock.wall_ms()
         first, behind = position_of(after, topic.name)
         for partition in topic.partitions:
@@ -141,14 +134,19 @@ class Peek:
                     return False
         return True
 
-    async def _dead(
-        self, page: Page, dead: Topic, place: DeadLetterPlace, group: str, after: str | None
+    async def dead_letters(
+        self, place: DeadLetterPlace, group: str, limit: int, after: str | None
     ) -> Response:
-        """Return dead letters of a group that were neither redriven nor purged.
+        """Return dead letters of a group that were neither redriven nor purged, as :meth:`page`.
 
         In a topic that others share, letters of others are left out: they may have such a group
         too.
         """
+        page = Page(limit)
+        await self._broker.start_queue.wait_for(place.dead)
+        dead = self._broker.topics.get(place.dead)
+        if dead is None:
+            return page.answer(is_last=True)
         first, behind = position_of(after, dead.name)
         name = group.encode()
         origin_topic = place.origin if place.is_shared else None

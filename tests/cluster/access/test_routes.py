@@ -27,6 +27,7 @@ from tests.support.api.route_walk import (
 )
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.eventually import eventually
+from tests.support.node.node_api import Answer
 
 DAY_MS = 86_400_000
 
@@ -39,9 +40,9 @@ class Site:
         self.admin = (cluster.folder / "n1" / "admin.token").read_text().strip()
         self.tokens: dict[str, str] = {}
 
-    def create(self, name: str, rule: str, **fields: str) -> str:
+    def create(self, name: str, *rules: str, **fields: str) -> str:
         headers = {"Authorization": f"Bearer {self.admin}"}
-        body = {"name": name, "allow": [rule], **fields}
+        body = {"name": name, "allow": rules, **fields}
         answer = self.cluster.by_name["n1"].request("POST", "/v1/tokens", body, headers)
         assert answer.status == 201, answer
         text: str = answer.json["token"]
@@ -120,3 +121,43 @@ def test_no_request_that_a_node_refuses_reaches_any_node(site: Site, name: str) 
                 refused += 1
         assert spy.calls == []
     assert refused > 400
+
+
+@pytest.mark.parametrize("chosen", ["", "hidden"])
+def test_every_node_hides_dead_letters_from_those_who_may_not_read_their_topic(
+    site: Site, chosen: str
+) -> None:
+    topic = f"from-{chosen or 'own'}"
+    dead = chosen or f"{topic}.dlq"
+    group = f"/v1/topics/{topic}/groups/g"
+    settings = {"dead_letters.topic": chosen} if chosen else {}
+
+    def ask(name: str, token: str, method: str, path: str, body: object = None) -> Answer:
+        headers = {"Authorization": f"Bearer {token}"}
+        return site.cluster.by_name[name].request(method, path, body, headers)
+
+    def peeked(name: str, token: str) -> Answer:
+        return ask(name, token, "GET", f"{group}/peek?state=dead")
+
+    if chosen:
+        body = {"name": chosen, "partitions": 2}
+        assert ask("n1", site.admin, "POST", "/v1/topics", body).status == 201
+    body = {"name": topic, "partitions": 3, "settings": settings}
+    assert ask("n1", site.admin, "POST", "/v1/topics", body).status == 201
+    published = {"messages": [{"value": "v", "key": f"secret-{n}"} for n in range(9)]}
+    assert ask("n1", site.admin, "POST", f"/v1/topics/{topic}/messages", published).status == 200
+    rejected = 0
+    while rejected < 9:
+        got = ask("n1", site.admin, "POST", f"{group}/receive", {"wait": "20s"}).json["messages"]
+        receipts = {"receipts": [each["receipt"] for each in got]}
+        assert ask("n1", site.admin, "POST", f"{group}/reject", receipts).status == 200
+        rejected += len(got)
+    eventually(lambda: len(peeked("n1", site.admin).json["messages"]) == 9)
+    own = [f"read:{topic}.dlq"] if chosen else []
+    without = site.create("without", f"read:{topic}", *own)
+    both = site.create("both", f"read:{topic}/g", f"read:{topic}.dlq", f"read:{dead}")
+    for name in NAMES:
+        assert len(peeked(name, both).json["messages"]) == 9
+        answer = peeked(name, without)
+        assert (answer.status, answer.json["code"]) == (404, "topic_not_found")
+        assert "secret" not in answer.body.decode()

@@ -196,6 +196,18 @@ def test_what_crosses_topics_is_checked_at_both_ends(place: Place) -> None:
         for name in ("crossing", "crossing.dlq"):
             answer = ask(origin, method, f"/v1/topics/{name}/{path}", body)
             assert answer.status == 404, answer
+    peek = "/v1/topics/crossing/groups/g/peek"
+    one_group = create(place, "one-group", "read:crossing/g")
+    for token in (origin, one_group):
+        assert ask(token, "GET", peek).status == 200
+        for state in ("dead", "%64ead"):
+            answer = ask(token, "GET", f"{peek}?state={state}")
+            assert (answer.status, answer.json["code"]) == (404, "topic_not_found")
+    with_dead = create(place, "with-dead", "read:crossing/g", "read:crossing.dlq")
+    for token in (both, with_dead):
+        assert ask(token, "GET", f"{peek}?state=dead").json["messages"][0]["key"] == "k"
+    other_group = create(place, "other-group", "read:crossing/h", "read:crossing.dlq")
+    assert ask(other_group, "GET", f"{peek}?state=dead").status == 403
     answer = ask(both, "POST", "/v1/topics/crossing/redrive", {"to": "other"})
     assert answer.status == 404
     assert ask(both, "GET", "/v1/topics/crossing/dead").status == 200
@@ -276,10 +288,13 @@ def test_dead_letters_in_a_topic_of_choice_need_a_rule_for_it(place: Place) -> N
         return place.node.request(method, f"/v1/topics/mine/{path}", body, headers)
 
     eventually(lambda: bool(ask(both, "GET", "dead").json["messages"]))
-    for method, path in (("GET", "dead"), ("DELETE", "dead"), ("POST", "redrive")):
+    peek = "groups/g/peek?state=dead"
+    for method, path in (("GET", "dead"), ("DELETE", "dead"), ("POST", "redrive"), ("GET", peek)):
         answer = ask(without, method, path)
         assert (answer.status, "shared" in answer.body.decode()) == (404, True)
         assert ask(seeing, method, path).status == 403
+    (peeked,) = ask(both, "GET", peek).json["messages"]
+    assert peeked["key"] == "k"
     (letter,) = ask(both, "GET", "dead").json["messages"]
     assert letter["origin"] == message
     assert ask(both, "POST", "redrive").json["redriven"] == 1
