@@ -20,6 +20,7 @@ from goq.access.token import draw_secret, draw_token_id, format_token, without_s
 from goq.access.token_record import DAY_MS, TokenRecord, digest_of, digest_of_certificate
 from goq.errors import Conflict, GoqError, InvalidInput, NotFound
 from goq.model import check_name
+from goq.units import format_time_us
 
 _ATTEMPTS: Final = 5
 _CERTIFICATE_NAME = re.compile(r"[ -~]{1,200}")
@@ -85,15 +86,24 @@ class TokenManager:
     async def rotate(self, token_id: str, grace_ms: int) -> NewSecret:
         """Replace a token's secret; the one before is valid for ``grace_ms`` more.
 
-        Raises ``NotFound``, and ``Conflict`` for a revoked token.
+        Raises ``NotFound``, and ``Conflict`` for a token that has ended. So it does while the grace
+        of an earlier rotation runs, unless ``grace_ms`` is 0: a third valid secret has no place.
         """
         secret, now_ms = draw_secret(), self._now_ms()
 
         def changed(known: TokenRecord) -> TokenRecord:
             if known.revoked_ms:
                 raise Conflict(f"token {token_id} was revoked; create another")
+            if known.expires_ms and known.expires_ms <= now_ms:
+                raise Conflict(f"token {token_id} has expired; create another")
             if known.certificate is not None:
                 raise Conflict(f"token {token_id} has no secret: replace its certificate")
+            if grace_ms and now_ms < known.previous_until_ms:
+                until = format_time_us(known.previous_until_ms * 1000)
+                raise Conflict(
+                    f"the secret of token {token_id} before its last rotation is valid until"
+                    f" {until}: rotate again then, or with grace 0, which ends both at once"
+                )
             return replace(
                 known,
                 digest=digest_of(secret),

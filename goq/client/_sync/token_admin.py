@@ -59,7 +59,8 @@ class TokenAdmin:
     ) -> results.token.CreatedToken:
         """Give a token another secret, and keep the one before valid for ``grace``.
 
-        Raises ``NotFound``, and ``Conflict`` for a revoked token.
+        Raises ``NotFound``, and ``Conflict`` for a token that has ended, or while an earlier grace
+        runs, unless ``grace`` is 0: that ends both earlier secrets.
         """
         target = f"{routes.token(token_id)}/rotate"
         answer = self._http.call("POST", target, {"grace": grace})

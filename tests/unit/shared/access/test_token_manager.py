@@ -110,6 +110,31 @@ def test_a_rotated_token_has_two_secrets_for_the_grace_and_one_afterwards(tokens
     assert [tokens.finds(text) for text in (first, second, third)] == [False, False, True]
 
 
+def test_a_second_rotation_does_not_shorten_the_grace_of_the_first(tokens: Tokens) -> None:
+    first = tokens.create()
+    token_id = first.split("_")[1]
+    second = run(tokens.manager.rotate(token_id, 1000)).text
+    tokens.now_ms += 999
+    with pytest.raises(Conflict, match=r"valid until 2023-11-14T22:13:21.*grace 0"):
+        run(tokens.manager.rotate(token_id, 1000))
+    assert [tokens.finds(text) for text in (first, second)] == [True, True]
+    tokens.now_ms += 1
+    third = run(tokens.manager.rotate(token_id, 1000)).text
+    assert [tokens.finds(text) for text in (first, second, third)] == [False, True, True]
+    fourth = run(tokens.manager.rotate(token_id, 0)).text
+    assert [tokens.finds(text) for text in (second, third, fourth)] == [False, False, True]
+
+
+def test_an_expired_token_is_not_rotated(tokens: Tokens) -> None:
+    token_id = tokens.create(expires_ms=1000).split("_")[1]
+    tokens.now_ms += 999
+    last = run(tokens.manager.rotate(token_id, 0)).text
+    assert tokens.finds(last)
+    tokens.now_ms += 1
+    with pytest.raises(Conflict, match="expired"):
+        run(tokens.manager.rotate(token_id, 0))
+
+
 def test_what_began_with_a_secret_ends_with_it(tokens: Tokens) -> None:
     first = tokens.create()
     old = tokens.table.find(first, "10.0.0.1:9")
