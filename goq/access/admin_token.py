@@ -17,6 +17,7 @@ from goq.errors import UsageError
 FILE_NAME: Final = "admin.token"
 _MODE: Final = 0o600
 _OTHERS: Final = 0o077
+_WORLD: Final = 0o007
 
 
 def read_admin_token(data_dir: Path) -> str | None:
@@ -49,12 +50,14 @@ def write_admin_token(data_dir: Path) -> str:
 def check_private(path: Path) -> None:
     """Raise ``UsageError`` if other users may read a file with a secret, ``OSError`` without it.
 
-    As in ssh, the owner of the file must see to that: files of other owners are not judged.
+    The group of a file of another owner may read it: so do mounted secrets and credentials of
+    systemd reach a node that does not run as root.
     """
     found = path.stat()
-    mode = found.st_mode
-    if found.st_uid == os.geteuid() and mode & _OTHERS:
+    is_own = found.st_uid == os.geteuid()
+    mode = found.st_mode & 0o777
+    if mode & (_OTHERS if is_own else _WORLD):
+        remedy = f"run: chmod 600 {path}" if is_own else "mount it with the mode 0440"
         raise UsageError(
-            f"other users may read {path}, which holds a secret (mode {mode & 0o777:04o}); run:"
-            f" chmod 600 {path}"
+            f"other users may read {path}, which holds a secret (mode {mode:04o}); {remedy}"
         )

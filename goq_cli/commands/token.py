@@ -84,7 +84,9 @@ def list_tokens() -> None:
 @app.command()
 def rotate(
     token_id: _Id,
-    grace: Annotated[str, typer.Option(help="The old secret stays valid for so long; 0 ends all others.")] = "0",
+    grace: Annotated[
+        str, typer.Option(help="The old secret stays valid for so long; 0 ends all others.")
+    ] = "0",
 ) -> None:
     """Give a token another secret, and print it this once."""
     with SESSION.client() as client:

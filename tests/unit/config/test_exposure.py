@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
+from goq.config.exposure import check_secret_files
 from goq.config.sources import load_config
 from goq.errors import UsageError
 from goq.node import NodeServer
@@ -70,6 +72,35 @@ def test_a_secret_that_others_may_read_stops_the_start(mode: int, tmp_path: Path
             cluster__secret_file=str(secret),
         )
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o604, 0o646, 0o442])
+def test_a_secret_of_another_owner_that_everybody_may_use_is_refused(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 64)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    for setting in ("cluster.secret_file", "security.tls.key_file", "cluster.tls.key_file"):
+        section = setting.rpartition(".")[0]
+        files = {f"{section}.cert_file": "c", f"{section}.ca_file": "a"} if "tls" in section else {}
+        config = load_config(
+            None,
+            {
+                "cluster.listen": "127.0.0.1:0",
+                "cluster.peers": "node-1=127.0.0.1:1",
+                "cluster.secret_file": str(tmp_path / "absent"),
+                **files,
+                setting: str(secret),
+            },
+        )
+        secret.chmod(mode)
+        with pytest.raises(UsageError, match=f"mode {mode:04o}.*0440"):
+            check_secret_files(config)
+        for mounted in (0o400, 0o440, 0o640):
+            secret.chmod(mounted)
+            check_secret_files(config)
 
 
 def test_a_token_file_that_others_may_read_stops_the_start(tmp_path: Path) -> None:
