@@ -85,7 +85,7 @@ def list_tokens() -> None:
 def rotate(
     token_id: _Id,
     grace: Annotated[
-        str, typer.Option(help="The old secret stays valid for so long; 0 ends all others.")
+        str, typer.Option(help="The old secret stays valid for so long; 0 ends all.")
     ] = "0",
 ) -> None:
     """Give a token another secret, and print it this once."""
