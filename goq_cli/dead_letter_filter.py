@@ -22,6 +22,12 @@ Group = Annotated[str | None, typer.Option("--group", metavar="G", help="Given u
 Reason = Annotated[
     str | None, typer.Option("--reason", metavar="TEXT", help="With this in the reason.")
 ]
+ReasonIs = Annotated[
+    str | None,
+    typer.Option(
+        "--reason-is", metavar="TEXT", help="With exactly this reason; empty: none was given."
+    ),
+]
 Cause = Annotated[
     str | None,
     typer.Option("--cause", metavar="C", help="nacked, expired, rejected or ttl."),
@@ -40,6 +46,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 def wanted_by(
     group: str | None,
     reason: str | None,
+    reason_is: str | None,
     cause: str | None,
     key: str | None,
     from_time: str | None,
@@ -49,6 +56,7 @@ def wanted_by(
     return {
         "group": group,
         "reason": reason,
+        "reason_is": reason_is,
         "cause": cause,
         "key": key,
         "from_time": from_time,

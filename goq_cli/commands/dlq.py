@@ -17,6 +17,7 @@ from goq_cli.dead_letter_filter import (
     Ids,
     Key,
     Reason,
+    ReasonIs,
     To,
     Topic,
     Yes,
@@ -53,6 +54,7 @@ def list_letters(
     topic: Topic,
     group: Group = None,
     reason: Reason = None,
+    reason_is: ReasonIs = None,
     cause: Cause = None,
     key: Key = None,
     from_time: From = None,
@@ -60,7 +62,7 @@ def list_letters(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
 ) -> None:
     """List dead letters by partition, oldest first."""
-    wanted = wanted_by(group, reason, cause, key, from_time, to_time)
+    wanted = wanted_by(group, reason, reason_is, cause, key, from_time, to_time)
     with SESSION.client() as client:
         found = list(letters_of(client, topic, limit, wanted))
     if SESSION.json:
@@ -110,6 +112,7 @@ def redrive(
     ] = None,
     group: Group = None,
     reason: Reason = None,
+    reason_is: ReasonIs = None,
     cause: Cause = None,
     key: Key = None,
     from_time: From = None,
@@ -127,7 +130,7 @@ def redrive(
     dry_run: DryRun = False,
 ) -> None:
     """Redrive dead letters to their topic, for the group that they failed in."""
-    wanted = wanted_by(group, reason, cause, key, from_time, to_time)
+    wanted = wanted_by(group, reason, reason_is, cause, key, from_time, to_time)
     total = {"matched": 0, "redriven": 0, "looped": 0, "lost": 0}
     without_origin = 0
     after: str | None = None
@@ -195,6 +198,7 @@ def purge(
     topic: Topic,
     group: Group = None,
     reason: Reason = None,
+    reason_is: ReasonIs = None,
     cause: Cause = None,
     key: Key = None,
     from_time: From = None,
@@ -207,8 +211,9 @@ def purge(
     yes: Yes = False,
 ) -> None:
     """Delete dead letters."""
-    wanted = wanted_by(group, reason, cause, key, from_time, to_time)
-    which = "these" if ids or any(wanted.values()) else "all"
+    wanted = wanted_by(group, reason, reason_is, cause, key, from_time, to_time)
+    is_filtered = any(value is not None for value in wanted.values())
+    which = "these" if ids or is_filtered else "all"
     if not dry_run:
         confirm(f"Purge {which} dead letters of {topic}?", yes)
     total = {"matched": 0, "purged": 0}

@@ -47,6 +47,7 @@ _CAUSES = (Cause.NACKED, Cause.EXPIRED, Cause.REJECTED, Cause.TTL)
 _FILTERS = (
     Parameter("group", "only what this group gave up"),
     Parameter("reason", "only with this in the reason"),
+    Parameter("reason_is", "only with exactly this reason; empty: none was given"),
     Parameter("cause", "only of this cause", one_of(_CAUSES)),
     Parameter("key", "only with this key"),
     Parameter("from_time", "only what died at or after this time", TIME),
@@ -276,6 +277,7 @@ class DeadLetterRoutes:
         return DeadLetterQuery(
             group=fields.get("group"),
             reason=fields.get("reason"),
+            exact_reason=fields.get("reason_is"),
             cause=cause,
             key=fields["key"].encode() if "key" in fields else None,
             from_us=times["from_time"],

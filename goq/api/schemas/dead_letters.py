@@ -14,12 +14,14 @@ from goq.broker.outbox.dead_letter_headers import DeadLetterOrigin, FailedAttemp
 class Redrive(Input):
     """Dead letters to redrive, and the target topic if it is not their origin.
 
+    ``reason`` is a part of the reason, ``reason_is`` all of it: empty if none was given.
     ``partition`` is one of the dead-letter topic's, or ``None`` for all. With ``force`` messages
     that were redriven too often are included.
     """
 
     group: GroupName | None = None
     reason: str | None = None
+    reason_is: str | None = None
     cause: str | None = None
     key: str | None = None
     from_time: TimeText | None = None

@@ -25,13 +25,15 @@ _PAGE_BYTES = 4 * limits.MIB
 class DeadLetterQuery(msgspec.Struct, frozen=True):
     """The conditions for a dead letter. None, or an empty set of ids, matches every letter.
 
-    ``reason`` matches a substring. Times are when the message was dead-lettered, in microseconds;
-    ``to_us`` is exclusive. An id is that of the dead letter or of its original message.
-    ``origin_topic`` is the topic that the message died in.
+    ``reason`` matches a substring, ``exact_reason`` the whole reason: empty if none was given.
+    Times are when the message was dead-lettered, in microseconds; ``to_us`` is exclusive. An id is
+    that of the dead letter or of its original message. ``origin_topic`` is the topic that the
+    message died in.
     """
 
     group: str | None = None
     reason: str | None = None
+    exact_reason: str | None = None
     cause: str | None = None
     key: bytes | None = None
     from_us: int | None = None
@@ -52,13 +54,15 @@ class DeadLetterQuery(msgspec.Struct, frozen=True):
         ):
             return False
         if origin is None:
-            asked = self.group, self.reason, self.cause, self.from_us, self.to_us
-            return asked == (None,) * 5 and self.origin_topic is None
+            reasons = self.reason, self.exact_reason
+            asked = *reasons, self.group, self.cause, self.from_us, self.to_us
+            return asked == (None,) * 6 and self.origin_topic is None
         if self.origin_topic is not None and origin.topic != self.origin_topic:
             return False
         return (
             (self.group is None or origin.group == self.group)
             and (self.reason is None or self.reason in origin.reason)
+            and (self.exact_reason is None or origin.reason == self.exact_reason)
             and (self.cause is None or origin.cause == self.cause)
             and ((self.from_us is None and self.to_us is None) or self._died_within(origin.time))
         )

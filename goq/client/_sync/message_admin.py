@@ -202,10 +202,10 @@ class MessageAdmin:
         """Return dead letters, each with where it comes from and why it died.
 
         ``topic`` is the topic in which they died, or its dead-letter topic. All of these filters
-        are optional: ``group``, ``reason`` (a part of it), ``cause``, ``key``, ``from_time`` and
-        ``to_time`` (of death), and ``ids``, which are those of the dead letters or of the original
-        messages. ``next`` of the page, where it is not None, goes into ``after`` of the next call:
-        there may be more although a page is empty.
+        are optional: ``group``, ``reason`` (a part of it), ``reason_is`` (all of it; empty: none
+        was given), ``cause``, ``key``, ``from_time`` and ``to_time`` (of death), and ``ids``, which
+        are those of the dead letters or of the original messages. ``next`` of the page, where it is
+        not None, goes into ``after`` of the next call: there may be more although a page is empty.
         """
         target = routes.query(routes.dead(topic), limit=limit, after=after, **_query(ids, wanted))
         return results.dead_letter.decode_dead_letter_page(self._http.call("GET", target))

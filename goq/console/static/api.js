@@ -114,7 +114,10 @@ export const topicPath = (topic) => `/v1/topics/${part(topic)}`;
 export const groupPath = (topic, group) => `${topicPath(topic)}/groups/${part(group)}`;
 export const messagePath = (id) => `/v1/messages/${part(id)}`;
 
+const EMPTY_ASKS = ["reason_is"]; // empty, it asks for what has none
+
+/** The path with the fields that are given; an empty text is none, but where the API asks for it. */
 export function query(path, fields) {
-  const given = Object.entries(fields).filter(([, value]) => value !== "" && value != null);
+  const given = Object.entries(fields).filter(([name, value]) => value != null && (value !== "" || EMPTY_ASKS.includes(name)));
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;
 }

@@ -72,6 +72,22 @@ def test_a_redrive_puts_back_what_the_options_say(goq: Run, node: RunningNode, t
     goq("dlq", "redrive", f"{topic}-none", code=3)
 
 
+def test_an_exact_reason_narrows_a_list_a_redrive_and_a_purge(
+    goq: Run, node: RunningNode, topic: str
+) -> None:
+    die(node, topic, "a", reason="broken")
+    die(node, topic, "b", reason="broken pipe")
+    die(node, topic, "c", reason="")
+    for reason, value in (("broken", "a"), ("", "c")):
+        found = json.loads(goq("dlq", "list", topic, "--reason-is", reason, "--json").stdout)
+        assert [letter["value"] for letter in found["messages"]] == [value]
+    asked = goq("dlq", "purge", topic, "--reason-is", "", code=2).stderr
+    assert b"Purge these dead letters" in asked
+    goq("dlq", "purge", topic, "--reason-is", "", "--yes")
+    goq("dlq", "redrive", topic, "--reason-is", "broken")
+    assert [letter["value"] for letter in letters(node, topic)] == ["b"]
+
+
 def test_a_paced_redrive_takes_its_time_and_takes_all(
     goq: Run, node: RunningNode, topic: str
 ) -> None:

@@ -279,7 +279,7 @@ def test_dead_letters_are_chosen_redriven_and_purged(tab: Tab, traffic: RunningN
     dead = f"/v1/topics/{topic}/dead"
     tab.open(f"/t/{topic}/dead", topic)
     tab.press("Only rejected bad card of g")
-    tab.page.get_by_role("button", name="All, not only rejected").wait_for()
+    tab.sees("Only those of g, of the cause rejected, with the reason “bad card”.")
     tab.page.get_by_label(re.compile("^Choose ")).first.check()
     tab.press("Redrive 1")
     tab.sees("1 message would go back")
@@ -294,6 +294,33 @@ def test_dead_letters_are_chosen_redriven_and_purged(tab: Tab, traffic: RunningN
     purge.click()
     tab.sees("1 dead letter taken away.")
     assert [one["reason"] for one in traffic.call("GET", dead)["messages"]] == ["bad bank"]
+
+
+@pytest.mark.parametrize(("reason", "words"), [("timeout", "timeout"), ("", "without a reason")])
+def test_only_the_dead_letters_of_a_row_are_shown_and_purged(
+    tab: Tab, traffic: RunningNode, reason: str, words: str
+) -> None:
+    topic = f"dying-{words.split()[0]}"
+    reasons = ["timeout", "timeout in payment", "", "", "\U0001f4a5\r\n"]
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    publish(traffic, topic, *reasons)
+    for message in receive(traffic, topic):
+        settle(traffic, topic, "reject", message["receipt"], reason=message["value"])
+    count = reasons.count(reason)
+    tab.open(f"/t/{topic}/dead", topic)
+    tab.press(f"Only rejected {words} of g")
+    tab.page.get_by_text("Only those of g").wait_for()
+    _has_count(tab.page.get_by_role("region", name="Dead letters").locator("tbody tr"), count)
+    tab.press("Redrive")
+    tab.sees(f"{count} message{'s'[: count - 1]} would go back")
+    tab.page.keyboard.press("Escape")
+    tab.press("Purge")
+    purge = tab.page.get_by_role("dialog").get_by_role("button", name="Purge")
+    tab.fill(f"Type {topic} to confirm", topic)
+    purge.click()
+    tab.sees(f"{count} dead letter{'s'[: count - 1]} taken away.")
+    left = traffic.call("GET", f"/v1/topics/{topic}/dead")["messages"]
+    assert [one["value"] for one in left] == [one for one in reasons if one != reason]
 
 
 def test_what_goes_on_is_shown_as_it_happens(tab: Tab, traffic: RunningNode) -> None:

@@ -9,9 +9,18 @@ import { links, useData } from "../state.js";
 import { keyText, preview } from "../value.js";
 
 const PAGE = 200;
-const NONE = { group: "", cause: "", reason: "" };
+const NONE = { group: "", cause: "", reason: "", reason_is: null }; // reason_is: all of it, "" for none given
 
-const path = (topic, wanted, after) => query(`${topicPath(topic)}/dead`, { ...wanted, limit: PAGE, after });
+const path = (topic, filter, after) => query(`${topicPath(topic)}/dead`, { ...filter, limit: PAGE, after });
+
+/** The fields that narrow, as the node takes them. */
+const filterOf = (wanted) => Object.fromEntries(
+  Object.entries(wanted).filter(([name, value]) => (name === "reason_is" ? value !== null : value !== "")));
+
+const inWords = ({ group, cause, reason, reason_is: all }) => [
+  group && `of ${group}`, cause && `of the cause ${cause}`, reason && `with “${reason}” in the reason`,
+  all === "" ? "without a reason" : all && `with the reason “${all}”`,
+].filter(Boolean).join(", ");
 
 /** Dead letters by group, cause and reason, the most first. */
 export function byCause(letters) {
@@ -33,8 +42,8 @@ function Causes({ letters, isAll, onChoose }) {
       ["Cause", (one) => html`<${Badge} tone="bad">${one.cause || "unknown"}</${Badge}>`],
       ["Group", (one) => one.group, "any"],
       ["Reason", (one) => one.reason || "none given", "any"],
-      ["Show", (one) => html`<button aria-label=${`Only ${one.cause} ${one.reason} of ${one.group}`}
-        onClick=${() => onChoose({ group: one.group, cause: one.cause, reason: one.reason })}>Only these</button>`],
+      ["Show", (one) => one.group && html`<button aria-label=${`Only ${one.cause} ${one.reason || "without a reason"} of ${one.group}`}
+        onClick=${() => onChoose({ ...NONE, group: one.group, cause: one.cause, reason_is: one.reason })}>Only these</button>`],
     ]} /></${Card}>`;
 }
 
@@ -43,10 +52,12 @@ export function DeadLetters({ topic }) {
   const [more, setMore] = useState(null);
   const [chosen, setChosen] = useState(new Set());
   const [dialog, setDialog] = useState(null);
-  const first = useData((signal) => get(path(topic, wanted), signal), [topic, wanted], 5000);
+  const filter = filterOf(wanted);
+  const isNarrow = Object.keys(filter).length > 0;
+  const first = useData((signal) => get(path(topic, filter), signal), [topic, wanted], 5000);
   const page = more ?? first.data;
   const [load, isBusy, failure] = useAction(async () => {
-    const next = await get(path(topic, wanted, page.next));
+    const next = await get(path(topic, filter, page.next));
     setMore({ ...next, messages: [...page.messages, ...next.messages] });
     return next;
   });
@@ -64,10 +75,9 @@ export function DeadLetters({ topic }) {
     setDialog(null);
     narrow({ ...wanted });
   };
-  const filter = Object.fromEntries(Object.entries(wanted).filter(([, value]) => value));
   const target = chosen.size ? { ids: [...chosen] } : filter;
   const words = chosen.size ? `${format.plural(chosen.size, "chosen dead letter")}`
-    : Object.keys(filter).length ? "the dead letters of this filter" : "all dead letters";
+    : isNarrow ? `the dead letters ${inWords(wanted)}` : "all dead letters";
   const has = page?.messages.length > 0;
   const actions = html`
     <button disabled=${!has} onClick=${() => setDialog("redrive")}>Redrive ${chosen.size || ""}</button>
@@ -81,9 +91,10 @@ export function DeadLetters({ topic }) {
       <${Card} title="Dead letters">
         <div class="filters">
           <${Field} label="Group" value=${wanted.group} onInput=${(group) => narrow({ ...wanted, group })} />
-          <${Field} label="In the reason" value=${wanted.reason} onInput=${(reason) => narrow({ ...wanted, reason })} />
-          ${(wanted.group || wanted.cause || wanted.reason) && html`<button onClick=${() => narrow(NONE)}>All${wanted.cause && `, not only ${wanted.cause}`}</button>`}
+          <${Field} label="In the reason" value=${wanted.reason} onInput=${(reason) => narrow({ ...wanted, reason, reason_is: null })} />
+          ${isNarrow && html`<button onClick=${() => narrow(NONE)}>All dead letters</button>`}
         </div>
+        ${isNarrow && html`<p class="quiet any">Only those ${inWords(wanted)}.</p>`}
         <${Failure} error=${failure ?? first.error} />
         <${Table} label="Dead letters" rows=${page.messages} empty="No dead letters." keyOf=${(letter) => letter.id} columns=${[
           ["Choose", (letter) => html`<input type="checkbox" aria-label=${`Choose ${letter.id}`} checked=${chosen.has(letter.id)} onChange=${toggle(letter.id)} />`],

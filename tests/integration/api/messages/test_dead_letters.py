@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -89,6 +90,24 @@ def test_a_message_dies_after_its_last_attempt_and_all_of_them_are_told(
     [letter] = died(node, topic, 1)
     assert (letter["attempts"], letter["cause"], letter["reason"]) == (3, "nacked", "no 2")
     assert [failure["reason"] for failure in letter["failures"]] == ["no 0", "no 1", "no 2"]
+
+
+def test_an_exact_reason_selects_those_of_this_reason_alone(node: RunningNode, topic: str) -> None:
+    reasons = ["timeout", "timeout in payment", "", "a+b & c=\r\n\u20ac", "timeout"]
+    publish(node, topic, *reasons, partition=0)
+    for message in take(node, topic):
+        settle(node, topic, "reject", message["receipt"], reason=message["value"])
+    died(node, topic, len(reasons))
+    node.call("POST", f"/v1/topics/{topic}.dlq/messages", {"messages": [{"value": "never failed"}]})
+    for reason in set(reasons):
+        asked = urlencode({"reason_is": reason})
+        found = values(dead(node, topic, asked))
+        assert found == [one for one in reasons if one == reason]
+        assert purge(node, topic, f"{asked}&dry_run=true")["matched"] == len(found)
+        assert redrive(node, topic, reason_is=reason, dry_run=True)["redriven"] == len(found)
+    assert purge(node, topic, "reason_is=")["purged"] == 1
+    assert len(dead(node, topic)) == len(reasons)
+    assert redrive(node, topic, reason_is="timeout")["redriven"] == 2
 
 
 def test_the_topic_of_dead_letters_is_like_the_one_that_they_are_of(node: RunningNode) -> None:
