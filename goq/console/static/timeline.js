@@ -3,8 +3,13 @@
 import { html } from "./vendor/preact.js";
 import * as format from "./format.js";
 
-const END = { ACKNOWLEDGED: "done", NACKED: "lost", REJECTED: "bad", EXPIRED: "lost", DEAD_LETTERED: "bad" };
-const TONE = { ACKNOWLEDGED: "done", REJECTED: "bad", DEAD_LETTERED: "bad", CANCELLED: "bad", EXPIRED: "bad" };
+const END = { // steps that end a lease, with their tone
+  ACKNOWLEDGED: "done", NACKED: "lost", EXPIRED: "lost", RETURNED: "", RESET: "", GROUP_DELETED: "", SKIPPED: "",
+  REJECTED: "bad", DEAD_LETTERED: "bad", DROPPED: "bad", CORRUPTED: "bad",
+};
+const TONE = {
+  ACKNOWLEDGED: "done", REJECTED: "bad", DEAD_LETTERED: "bad", CANCELLED: "bad", EXPIRED: "bad", DROPPED: "bad", CORRUPTED: "bad",
+};
 
 const LEFT = 8;
 const WIDTH = 980;
@@ -37,12 +42,19 @@ export function scale(moments, left, right) {
 
 const rowKey = (step) => `${step.id} ${step.group ?? ""}`;
 
-/** Rows in order of their first step; leases are paired by attempt. All times in milliseconds. */
+/**
+ * Rows in order of their first step. A row has at most one open lease: a step that ends one without naming a group ends
+ * those of all groups, and where the end is missing, the next delivery ends it. All times in milliseconds.
+ */
 export function life(trace, nowMs) {
   const rows = new Map();
   const row = (key, id, group) => {
-    if (!rows.has(key)) rows.set(key, { key, id, group, leases: [], dots: [], from: null });
+    if (!rows.has(key)) rows.set(key, { key, id, group, leases: [], dots: [], from: null, open: null });
     return rows.get(key);
+  };
+  const close = (one, endMs, end) => {
+    if (one.open) Object.assign(one.open, { endMs, end });
+    one.open = null;
   };
   let firstMs = Infinity;
   let lastMs = -Infinity;
@@ -51,22 +63,22 @@ export function life(trace, nowMs) {
     firstMs = Math.min(firstMs, at);
     lastMs = Math.max(lastMs, at);
     const mine = row(rowKey(step), step.id, step.group);
-    const open = mine.leases.find((lease) => lease.endMs === null && (step.attempt === undefined || lease.attempt === step.attempt));
     if (step.event === "DELIVERED") {
       const untilMs = step.until ? format.milliseconds(step.until) : null;
-      mine.leases.push({ attempt: step.attempt, consumer: step.consumer, startMs: at, endMs: null, untilMs, end: "" });
-    } else if (step.event === "EXTENDED" && open) {
-      open.untilMs = step.until ? format.milliseconds(step.until) : open.untilMs;
-    } else if (END[step.event] && open) {
-      open.endMs = at;
-      open.end = step.event;
+      close(mine, Math.min(mine.open?.untilMs ?? at, at), "");
+      mine.open = { attempt: step.attempt, consumer: step.consumer, startMs: at, endMs: null, untilMs, end: "" };
+      mine.leases.push(mine.open);
+    } else if (step.event === "EXTENDED" && mine.open) {
+      mine.open.untilMs = step.until ? format.milliseconds(step.until) : mine.open.untilMs;
+    } else if (step.event in END) {
+      const ended = step.group ? [mine] : [...rows.values()].filter((one) => one.id === step.id);
+      for (const one of ended) close(one, at, step.event);
     }
     if (step.event !== "DELIVERED") mine.dots.push({ ms: at, step });
     if (step.from) mine.from = step.from;
   }
   const list = [...rows.values()];
-  const isOpen = list.some((one) => one.leases.some((lease) => lease.endMs === null));
-  if (isOpen) lastMs = Math.max(lastMs, nowMs);
+  if (list.some((one) => one.open)) lastMs = Math.max(lastMs, nowMs);
   for (const one of list) {
     for (const lease of one.leases) {
       lease.isOpen = lease.endMs === null;
@@ -103,7 +115,7 @@ export function Timeline({ trace }) {
           <line class="axis" x1=${LEFT} x2=${WIDTH - LEFT} y1=${y(at) + 20} y2=${y(at) + 20} />
           ${row.leases.map((lease) => html`<rect class=${`lease ${lease.isOpen ? "open" : ""} ${END[lease.end] ?? ""}`} rx="3"
             x=${x(lease.startMs)} y=${y(at) + 13} width=${Math.max(4, x(lease.endMs) - x(lease.startMs))} height="14">
-            <title>${`Attempt ${lease.attempt} by ${lease.consumer || "a consumer"}, ${format.duration(lease.endMs - lease.startMs)}, ${lease.end || "open"}`}</title></rect>`)}
+            <title>${`Attempt ${lease.attempt} by ${lease.consumer || "a consumer"}, ${format.duration(lease.endMs - lease.startMs)}, ${lease.end || (lease.isOpen ? "open" : "its end is not known")}`}</title></rect>`)}
           ${row.dots.map(({ ms, step }) => html`<circle class=${`dot ${TONE[step.event] ?? ""}`} cx=${x(ms)} cy=${y(at) + 20} r="4"><title>${`${step.event} ${step.time}`}</title></circle>`)}
         </g>`;
       })}

@@ -99,3 +99,62 @@ def test_a_lease_ends_with_the_step_that_ended_it(tab: Tab) -> None:
     assert places[:2] == [0, 0]
     assert places[4:] == [100, 100]
     assert places[2] > 5, "a short pause is seen beside a long one"
+
+
+ENDS = {
+    "RETURNED": 1,
+    "RESET": 1,
+    "GROUP_DELETED": 1,
+    "DROPPED": 1,
+    "SKIPPED": 1,
+    "NACKED": 2,
+    "CORRUPTED": 2,
+}
+"""Steps that end a lease, and the attempt of the delivery after it."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_each_end_of_a_lease_ends_it_and_an_ack_ends_the_next(tab: Tab, end: str) -> None:
+    tab.open("/cluster", "Cluster")
+    found = run(
+        tab,
+        "timeline.js",
+        f"""
+        const end = "{end}", attempt = {ENDS[end]};
+        """
+        + """
+        const step = (second, event, rest) =>
+          ({time: `2025-01-15T10:30:${second}.000000Z`, event, id: "t:0:0", ...rest});
+        const g = {group: "g", consumer: "c"};
+        const h = {group: "h", consumer: "d"};
+        const trace = {events: [
+          step("01", "DELIVERED", {...g, attempt: 1}),
+          step("02", "DELIVERED", {...h, attempt: 1}),
+          step("05", end, end === "CORRUPTED" ? {} : {group: "g"}),
+          step("10", "DELIVERED", {...g, attempt}),
+          step("12", "ACKNOWLEDGED", {...g, attempt})]};
+        const leases = it.life(trace, Date.parse("2025-01-15T10:30:50Z")).rows
+          .filter((row) => row.group)
+          .map((row) => row.leases.map((one) => [one.endMs - one.startMs, one.end, one.isOpen]));
+        return leases;
+        """,
+    )
+    of_others = [3_000, end, False] if end == "CORRUPTED" else [48_000, "", True]
+    assert found == [[[4_000, end, False], [2_000, "ACKNOWLEDGED", False]], [of_others]]
+
+
+def test_a_lease_whose_end_is_missing_ends_at_the_latest_with_the_next(tab: Tab) -> None:
+    tab.open("/cluster", "Cluster")
+    found = run(
+        tab,
+        "timeline.js",
+        """
+        const step = (second, until) => ({time: `2025-01-15T10:30:${second}.000000Z`,
+          event: "DELIVERED", id: "t:0:0", group: "g", attempt: 1, until});
+        const trace = {events: [step("01"), step("04", "2025-01-15T10:30:05Z"), step("10"),
+          {...step("20"), event: "ACKNOWLEDGED"}]};
+        return it.life(trace, Date.parse("2025-01-15T10:30:50Z")).rows[0].leases
+          .map((one) => [one.endMs - one.startMs, one.end, one.isOpen]);
+        """,
+    )
+    assert found == [[3_000, "", False], [1_000, "", False], [10_000, "ACKNOWLEDGED", False]]

@@ -84,6 +84,23 @@ def test_the_life_of_a_message_has_its_leases_as_bars_and_its_dead_letter(tab: T
     assert tab.page.locator("svg.life rect.lease.open").count() == 1
 
 
+def test_leases_that_ended_without_a_settlement_are_drawn_as_ended(
+    tab: Tab, traffic: RunningNode
+) -> None:
+    topic = "given-back"
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    publish(traffic, topic, "a")
+    settle(traffic, topic, "release", receive(traffic, topic)[0]["receipt"])
+    receive(traffic, topic)
+    traffic.call("POST", f"/v1/topics/{topic}/groups/g/reset", {"to": "earliest"})
+    settle(traffic, topic, "ack", receive(traffic, topic)[0]["receipt"])
+    tab.open(f"/m/{topic}:0:0", f"{topic}:0:0")
+    leases = tab.page.locator("svg.life rect.lease title")
+    _has_count(leases, 3)
+    ends = [title.rsplit(" ", 1)[1] for title in leases.all_text_contents()]
+    assert ends == ["RETURNED", "RESET", "ACKNOWLEDGED"]
+
+
 def test_a_value_is_shown_as_a_tree_as_text_and_in_hex(tab: Tab) -> None:
     tab.open(f"/m/{SHOP}:0:7", f"{SHOP}:0:7")
     tab.page.locator(".json-string", has_text="order-7").wait_for()
