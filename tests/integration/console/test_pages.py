@@ -263,6 +263,7 @@ def test_a_group_is_seen_at_an_earlier_moment_and_reset_after_a_dry_run(
     taken = receive(traffic, topic)
     settle(traffic, topic, "ack", *(one["receipt"] for one in taken))
     tab.open(f"/t/{topic}/g/g", "g")
+    tab.sees("Delivered or done up to")
     slider = tab.page.get_by_role("slider")
     tab.page.locator("input[type=range]:enabled").wait_for()
     slider.fill("0")

@@ -75,7 +75,7 @@ function Progress({ data }) {
     <${Card} title="Partitions">
       <${Table} label="Partitions" rows=${data.partitions} keyOf=${(one) => one.partition} columns=${[
         ["Partition", (one) => one.partition, "num"],
-        ["Done up to", (one) => format.count(one.cursor), "num"],
+        ["Delivered or done up to", (one) => format.count(one.cursor), "num"],
         ["Lag", (one) => format.count(one.lag), "num"],
         ["Ready", (one) => format.count(one.ready), "num"],
         ["In flight", (one) => format.count(one.leased), "num"],
