@@ -280,6 +280,68 @@ def test_a_group_is_seen_at_an_earlier_moment_and_reset_after_a_dry_run(
     assert group_of(traffic, topic)["lag"] == 3
 
 
+def test_moments_are_chosen_when_retention_has_deleted_all_messages(browser: Any) -> None:
+    with running_node() as node:
+        settings = {"retention.age": "1d", "segment.age": "1h"}
+        node.call("POST", "/v1/topics", {"name": "t", "partitions": 1, "settings": settings})
+        publish(node, "t", "a")
+        settle(node, "t", "ack", receive(node, "t")[0]["receipt"])
+        publish(node, "t", "b")  # with it the history begins that is kept
+        node.clock.ahead_ms += 3 * 24 * 3_600_000
+        broker = node.node.broker
+        assert broker is not None
+        node.on_loop(broker.retention_manager.apply)
+        assert node.call("GET", "/v1/topics/t/history")["first_time"] is None
+        tab = Tab(browser, node.url)
+        tab.open("/t/t/g/g", "g")
+        tab.page.get_by_text(re.compile("^from .* until now$")).wait_for()
+        for place in ("0", "500"):
+            with tab.page.expect_response("**as_of=2*") as answered:
+                tab.page.get_by_role("slider").fill(place)
+            assert answered.value.status == 200, answered.value.text()
+        tab.sees("as it was then")
+        assert tab.complaints == []
+        tab.close()
+
+
+def test_a_topic_without_messages_says_so_until_one_comes(tab: Tab, traffic: RunningNode) -> None:
+    traffic.call("POST", "/v1/topics", {"name": "void", "partitions": 1})
+    traffic.call("PUT", "/v1/topics/void/groups/g", {"settings": {}})
+    tab.open("/t/void/g/g", "g")
+    tab.sees("The topic has no message yet.")
+    assert tab.page.get_by_role("slider").is_disabled()
+    publish(traffic, "void", "a")
+    tab.page.get_by_text(re.compile("^from .* until now$")).wait_for()
+    assert tab.page.get_by_role("slider").is_enabled()
+
+
+def test_moments_are_chosen_by_a_token_that_may_not_read_the_topic(browser: Any) -> None:
+    with running_node(security={"auth": "tokens"}) as node:
+        admin = (node.data_dir / "admin.token").read_text().strip()
+
+        def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            answer = node.request("POST", path, body, {"Authorization": f"Bearer {admin}"})
+            found: dict[str, Any] = answer.json
+            return found
+
+        post("/v1/topics", {"name": "t", "partitions": 1})
+        post("/v1/topics/t/messages", {"messages": [{"value": "a"}]})
+        post("/v1/topics/t/groups/g/receive", {})
+        token = post("/v1/tokens", {"name": "worker", "allow": ["consume:t/g"]})["token"]
+        node.clock.ahead_ms += 3_600_000
+        tab = Tab(browser, node.url)
+        tab.page.clock.install(time=time.time() + 3600)
+        tab.open("/t/t/g/g", "g")
+        tab.page.get_by_role("textbox", name="Token").fill(token)
+        tab.press("Use it")
+        tab.sees("the last 7 days; the first moment is not known")
+        with tab.page.expect_response("**as_of=2*") as answered:
+            tab.page.get_by_role("slider").fill("999")  # ten minutes ago
+        assert answered.value.status == 200, answered.value.text()
+        tab.sees("as it was then")
+        tab.close()
+
+
 def _eventually(tab: Tab, part: str) -> list[str]:
     """Return the requests once one has this part."""
     while not any(part in url for url in tab.requests):

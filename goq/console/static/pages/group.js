@@ -1,7 +1,7 @@
 // A group: its progress now or at a moment of the past, what is in flight, and a reset.
 
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { get, groupPath, query, topicPath } from "../api.js";
+import { NoAnswer, get, groupPath, query, topicPath } from "../api.js";
 import * as format from "../format.js";
 import { Badge, Card, Failure, Loading, MessageLink, Page, Stats, Table, Time } from "../parts.js";
 import { ResetDialog } from "../reset.js";
@@ -11,13 +11,37 @@ import { keyText, preview } from "../value.js";
 const LIVE_MS = 2000;
 const SETTLE_MS = 250; // the slider rests before the node is asked
 const STEPS = 1000;
+const EPOCH = "1970-01-01T00:00:00Z";
+const KEPT_FROM = /(\S+Z) is not kept/; // as the node says it
+const UNKNOWN_MS = 7 * 86400000; // how far back to choose where the first moment is not known
 
-/** Chooses a time between the first message and now; "" is now. */
-function Moment({ topic, onChoose }) {
+/**
+ * The first moment that the node answers: { first, isEmpty, reason }. What was before the beginning of the logs is refused
+ * with the time of that; logs that lack nothing begin with the topic's first message.
+ */
+async function moments(topic, group, signal) {
+  const [kept, history] = await Promise.allSettled([
+    get(query(groupPath(topic, group), { as_of: EPOCH }), signal), get(`${topicPath(topic)}/history`, signal),
+  ]);
+  for (const { reason } of [kept, history]) if (reason instanceof NoAnswer || signal.aborted) throw reason;
+  const first = KEPT_FROM.exec(kept.reason?.message)?.[1] ?? history.value?.first_time ?? null;
+  const isEmpty = !first && history.status === "fulfilled" && kept.reason?.code === "group_not_found";
+  return { first, isEmpty, reason: history.reason?.message ?? kept.reason?.message ?? "" };
+}
+
+function rangeWords({ data, error }) {
+  if (!data) return error ? error.message : "Loading …";
+  if (data.isEmpty) return "The topic has no message yet.";
+  if (data.first) return `from ${format.time(data.first)} until now`;
+  return `the last 7 days; the first moment is not known: ${data.reason}`;
+}
+
+/** Chooses a time between the first moment that the node answers and now; "" is now. */
+function Moment({ topic, group, onChoose }) {
   const [{ at, toMs }, setChosen] = useState({ at: STEPS, toMs: 0 });
-  const history = useData((signal) => get(`${topicPath(topic)}/history`, signal), [topic]);
-  const first = history.data?.first_time;
-  const fromMs = first ? format.milliseconds(first) : toMs;
+  const found = useData((signal) => moments(topic, group, signal), [topic, group], (data) => (data.isEmpty ? LIVE_MS : undefined));
+  const first = found.data?.first;
+  const fromMs = first ? Math.ceil(format.milliseconds(first)) : toMs - UNKNOWN_MS;
   const ms = fromMs + ((toMs - fromMs) * at) / STEPS;
   const isNow = at >= STEPS;
   useEffect(() => {
@@ -27,9 +51,9 @@ function Moment({ topic, onChoose }) {
   const choose = (step) => setChosen({ at: step, toMs: isNow ? format.now() : toMs });
   const words = isNow ? "now" : format.time(format.iso(ms));
   return html`<div class="field"><label for="moment">Moment: ${words}</label>
-    <input id="moment" type="range" min="0" max=${STEPS} value=${at} disabled=${!first} aria-valuetext=${words}
+    <input id="moment" type="range" min="0" max=${STEPS} value=${at} disabled=${!found.data || found.data.isEmpty} aria-valuetext=${words}
       onInput=${(event) => choose(Number(event.target.value))} />
-    <small>${first ? `from ${format.time(first)} until now` : "The topic has no message yet."}</small></div>`;
+    <small>${rangeWords(found)}</small></div>`;
 }
 
 function InFlight({ topic, group }) {
@@ -94,7 +118,7 @@ export function Group({ topic, group }) {
     <a class="button" href=${links.dead(topic)}>Dead letters</a>
     <button onClick=${() => setResetting(true)}>Reset</button>`;
   return html`<${Page} title=${group} crumbs=${[["topics", links.topics()], [topic, links.topic(topic)], ["groups", links.topic(topic)]]} actions=${actions}>
-    <${Card} title="Progress" note=${asOf ? "as it was then" : "now"}><${Moment} topic=${topic} onChoose=${setAsOf} /></${Card}>
+    <${Card} title="Progress" note=${asOf ? "as it was then" : "now"}><${Moment} topic=${topic} group=${group} onChoose=${setAsOf} /></${Card}>
     ${!data && html`<${Loading} data=${data} error=${error} />`}
     ${data && html`<${Failure} error=${error} /><${Progress} data=${data} />`}
     ${data && !asOf && html`
