@@ -1,9 +1,9 @@
 // Changes of one message that waits: cancel, another priority, another time. Each asks first.
 
-import { html, useEffect, useState } from "./vendor/preact.js";
-import { call, get, messagePath, query, topicPath } from "./api.js";
+import { html, useState } from "./vendor/preact.js";
+import { call, messagePath, query } from "./api.js";
 import * as format from "./format.js";
-import { Choice, Confirm, Field, say } from "./parts.js";
+import { Confirm, Field, Lane, say } from "./parts.js";
 
 const topicOf = (id) => id.slice(0, id.lastIndexOf(":", id.lastIndexOf(":") - 1));
 
@@ -25,13 +25,7 @@ export function CancelDialog({ message, onClose, onDone }) {
 }
 
 export function PriorityDialog({ message, onClose, onDone }) {
-  const [lanes, setLanes] = useState([message.priority ?? ""]);
   const [lane, setLane] = useState(message.priority ?? "");
-  useEffect(() => {
-    get(topicPath(topicOf(message.id)))
-      .then((topic) => setLanes(topic.settings["priority.lanes"].split(",")))
-      .catch(() => {});
-  }, [message.id]);
   const done = (answer) => {
     say(`${message.id} has the priority ${answer.priority}.`);
     onDone();
@@ -39,7 +33,7 @@ export function PriorityDialog({ message, onClose, onDone }) {
   return html`<${Confirm} title=${`Priority of ${message.id}`} verb="Change it" onClose=${onClose} onDone=${done}
     action=${() => call("PATCH", messagePath(message.id), { priority: lane })}>
     <p>It goes to the end of the lane that you choose.</p>
-    <${Choice} label="Lane" value=${lane} onInput=${setLane} options=${lanes.map((name) => [name, name])} />
+    <${Lane} topic=${topicOf(message.id)} label="Lane" value=${lane} onInput=${setLane} />
   </${Confirm}>`;
 }
 

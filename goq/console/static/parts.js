@@ -1,8 +1,9 @@
 // Parts that pages are made of. Text is always text: nothing here makes markup of it.
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { get, topicPath } from "./api.js";
 import * as format from "./format.js";
-import { links } from "./state.js";
+import { links, useData } from "./state.js";
 
 export function Page({ title, crumbs = [], actions, children }) {
   const heading = useRef(null);
@@ -135,6 +136,20 @@ export function Choice({ label, value, onInput, options }) {
     <select id=${id} value=${value} onChange=${(event) => onInput(event.target.value)}>
       ${options.map(([option, text]) => html`<option value=${option} selected=${option === value}>${text}</option>`)}
     </select></div>`;
+}
+
+/** A lane of a topic: one of its names, or a number where lanes have none. none: the words for no lane, if it may be none. */
+export function Lane({ topic, label, value, onInput, none }) {
+  const { data, error } = useData((signal) => get(topicPath(topic), signal), [topic]);
+  const names = data?.settings["priority.lanes"];
+  const common = { label, value, onInput, required: none === undefined };
+  if (names === "numbers") {
+    return html`<${Field} ...${common} type="number" min="0" max="255" hint=${`0 to 255, 0 goes first${none ? `; empty: ${none}` : ""}`} />`;
+  }
+  if (error) return html`<${Field} ...${common} hint="a name or a number" />`;
+  const named = names?.split(",") ?? [];
+  const options = (value && !named.includes(value) ? [value, ...named] : named).map((name) => [name, name]);
+  return html`<${Choice} label=${label} value=${value} onInput=${onInput} options=${none ? [["", none], ...options] : options} />`;
 }
 
 /** What was done, said once in words, also to a screen reader. */

@@ -1,8 +1,8 @@
 // A dialog that publishes one message.
 
-import { html, useEffect, useState } from "./vendor/preact.js";
-import { call, get, topicPath } from "./api.js";
-import { Choice, Dialog, Failure, Field, say, useAction } from "./parts.js";
+import { html, useState } from "./vendor/preact.js";
+import { call, topicPath } from "./api.js";
+import { Dialog, Failure, Field, Lane, say, useAction } from "./parts.js";
 
 const EMPTY = { value: "", key: "", headers: "", priority: "", delay: "", ttl: "", tenant: "", dedup_id: "", partition: "" };
 
@@ -28,10 +28,6 @@ export function newMessage(form) {
 
 export function PublishDialog({ topic, onClose, onDone }) {
   const [form, setForm] = useState(EMPTY);
-  const [lanes, setLanes] = useState([]);
-  useEffect(() => {
-    get(topicPath(topic)).then((found) => setLanes(found.settings["priority.lanes"].split(","))).catch(() => {});
-  }, [topic]);
   const set = (name) => (value) => setForm({ ...form, [name]: value });
   const [run, isBusy, error] = useAction(() => call("POST", `${topicPath(topic)}/messages`, { messages: [newMessage(form)] }));
   const submit = async (event) => {
@@ -46,8 +42,7 @@ export function PublishDialog({ topic, onClose, onDone }) {
     <${Field} label="Value" type="area" value=${form.value} onInput=${set("value")} />
     <div class="filters">
       <${Field} label="Key" value=${form.key} onInput=${set("key")} />
-      <${Choice} label="Priority" value=${form.priority} onInput=${set("priority")}
-        options=${[["", "the topic's"], ...lanes.map((name) => [name, name])]} />
+      <${Lane} topic=${topic} label="Priority" value=${form.priority} onInput=${set("priority")} none="the topic's" />
       <${Field} label="Delay" value=${form.delay} onInput=${set("delay")} hint="30s, 5m, 2h" />
       <${Field} label="Expires after" value=${form.ttl} onInput=${set("ttl")} hint="1h, 7d" />
     </div>

@@ -231,6 +231,34 @@ def test_a_message_is_published_moved_rescheduled_and_cancelled(
     assert trace["events"][-1]["reason"] == "not wanted"
 
 
+def test_lanes_without_names_are_given_by_number(tab: Tab, traffic: RunningNode) -> None:
+    topic = "numbered"
+    settings = {"priority.lanes": "numbers"}
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1, "settings": settings})
+    tab.open(f"/t/{topic}/messages", topic)
+    tab.press("Publish")
+    dialog = tab.page.get_by_role("dialog")
+    tab.fill("Value", "from a browser")
+    tab.page.get_by_role("spinbutton", name="Priority").fill("7")
+    assert tab.barriers() == []
+    dialog.get_by_role("button", name="Publish").click()
+    tab.sees(f"Published {topic}:0:0.")
+    path = f"/v1/messages/{topic}:0:0"
+    assert traffic.call("GET", path)["priority"] == "7"
+    tab.open(f"/m/{topic}:0:0", f"{topic}:0:0")
+    tab.press("Priority")
+    lane = tab.page.get_by_role("spinbutton", name="Lane")
+    lane.wait_for()
+    assert lane.input_value() == "7"
+    lane.fill("256")
+    tab.press("Change it")
+    assert lane.evaluate("element => element.validity.rangeOverflow")
+    lane.fill("255")
+    tab.press("Change it")
+    tab.sees("has the priority 255")
+    assert traffic.call("GET", path)["priority"] == "255"
+
+
 def test_messages_are_found_by_text_and_older_ones_on_demand(
     tab: Tab, traffic: RunningNode
 ) -> None:
