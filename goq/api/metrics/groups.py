@@ -39,6 +39,7 @@ _COUNTERS: Final = {
     "acked_messages": "Messages that the group acknowledged",
     "nacked_messages": "Messages that consumers of the group gave back",
     "expired_messages": "Messages of the group whose lease ran out",
+    "dead_messages": "Messages that the group gave up",
     "deleted_unread_messages": "Messages that retention deleted before the group was done",
 }
 _MS_PER_S: Final = 1000
@@ -85,9 +86,6 @@ class _Scrape:
             name: CounterMetricFamily(f"goq_group_{name}", text, labels=_LABELS)
             for name, text in _COUNTERS.items()
         }
-        self._dead = CounterMetricFamily(
-            "goq_group_dead_messages", "Messages that the group gave up", labels=_LABELS
-        )
         self._lanes: list[_Queue] = []
         self._tenants: list[_Queue] = []
 
@@ -110,7 +108,6 @@ class _Scrape:
         counters = topic.stats.groups.get(name) or GroupCounters()
         for counter in _COUNTERS:
             self._counters[counter].add_metric(labels, getattr(counters, counter))
-        self._dead.add_metric(labels, sum(each.dead for each in counts))
         if not values["ready_messages"]:
             self._gauges["oldest_ready_seconds"].add_metric(labels, 0)
             return
@@ -134,7 +131,6 @@ class _Scrape:
         """Yield what was added."""
         yield from self._gauges.values()
         yield from self._counters.values()
-        yield self._dead
         yield _queue_gauge("lane", "By lane: not delivered yet", self._lanes)
         yield _queue_gauge("tenant", "By tenant, of those that most wait", self._tenants)
 

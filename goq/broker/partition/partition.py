@@ -87,6 +87,7 @@ class Partition:
         self._events = loaded.events
         self._context = context
         self._callbacks = callbacks
+        self._stats = stats
         self.availability = Availability(identity)
         self._loop = asyncio.get_running_loop()
         self.group_changes = GroupChanges(stats)
@@ -410,6 +411,9 @@ class Partition:
         if isinstance(event, Leased | Nacked | Expired | Extended):
             self._timers.arm_for_group(event.group)
         elif isinstance(event, CopyQueued):
+            if event.group:
+                dead = sum(end - start for start, end, _ in event.spans)
+                self._stats.groups[event.group].dead_messages += dead
             self._callbacks.on_outbox_entry()
         elif isinstance(event, Trimmed):
             self.ready_manager.current.trim(event.start_offset)

@@ -84,6 +84,8 @@ class GroupCounters(msgspec.Struct):
     acked_messages: int = 0
     nacked_messages: int = 0
     expired_messages: int = 0
+    dead_messages: int = 0
+    """Those that this node dead-lettered as the leader; the group's state has all ever."""
     deleted_unread_messages: int = 0
 
 

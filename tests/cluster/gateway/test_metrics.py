@@ -9,7 +9,7 @@ import pytest
 from goq.cluster.admin.cluster_view import ClusterView
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.errors import GoqError
-from tests.support.api.calls import publish
+from tests.support.api.calls import group_of, publish, receive, settle
 from tests.support.api.scrape import metric
 from tests.support.cluster.replicated_partition import ReplicatedPartition
 from tests.support.cluster.running_cluster import (
@@ -93,6 +93,37 @@ def test_a_node_that_is_away_shows_in_the_metrics_of_the_others(
                 eventually(
                     lambda node=node, name=name: (metric(cluster.by_name[node], name) or 0) > commit
                 )
+
+
+def test_another_leader_counts_no_messages_as_dead_that_died_before() -> None:
+    with running_cluster() as cluster:
+        cluster.create("t", 6)
+        eventually(lambda: sorted(map(str, cluster.leaders("t"))) == sorted([*NAMES, *NAMES]))
+        first, gone = cluster.by_name["n1"], "n3"
+
+        def dead(name: str) -> float | None:
+            node = cluster.by_name[name]
+            return metric(node, "goq_group_dead_messages_total", topic="t", group="g")
+
+        for partition in range(6):
+            publish(first, "t", *"abcd", partition=partition)
+        got: list[str] = []
+
+        def take() -> bool:
+            got.extend(each["receipt"] for each in receive(first, "t", max_messages=24 - len(got)))
+            return len(got) == 24
+
+        eventually(take)
+        settle(first, "t", "reject", *got)
+        for name in NAMES:
+            eventually(lambda name=name: dead(name) == 8)
+        cluster.stop(gone)
+        eventually(lambda: set(cluster.leaders("t")) == {"n1", "n2"})
+        eventually(lambda: group_of(first, "t")["dead"] == 24)
+        assert [dead("n1"), dead("n2")] == [8, 8]
+        cluster.start(gone)
+        eventually(lambda: gone in cluster.leaders("t"), seconds=60)
+        assert [dead("n1"), dead("n2"), dead(gone)] == [8, 8, 0]
 
 
 def test_damage_of_replicas_is_counted_until_it_is_repaired(tmp_path: Path) -> None:
