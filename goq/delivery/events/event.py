@@ -253,7 +253,7 @@ class Skipped(Event, frozen=True, tag=19):
 
 
 class Dropped(Event, frozen=True, tag=20):
-    """The group gave messages up, and keeps no dead letters."""
+    """The group gave messages up without dead letters: it keeps none, or they were cancelled."""
 
     group: str
     token: int

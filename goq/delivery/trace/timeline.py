@@ -94,13 +94,13 @@ class Timeline:
         self._groups: dict[str, _GroupProgress] = {}
         self._copies: dict[int, int] = {}
         self._is_cancelled = self._is_gone = False
-        self._due_ms = 0
+        self._due_ms = self._due_since_us = 0
         published = self._published
         if published is None:
             return
         self._add_step(published.time_us, StepName.PUBLISHED)
         if published.due_ms:
-            self._due_ms = published.due_ms
+            self._due_ms, self._due_since_us = published.due_ms, published.time_us
             self._add_step(published.time_us, StepName.SCHEDULED, due_ms=published.due_ms)
 
     def add(self, stored: StoredEvent) -> None:
@@ -166,10 +166,16 @@ class Timeline:
     def _end_lease(self, group: str, *, is_over: bool, waits: bool = False) -> None:
         """End the lease; keep its end in the delivery step only if the lease lasted until then."""
         progress = self._progress(group)
-        if progress.token and not is_over:
+        if not is_over:
+            self._break_off(progress)
+        progress.token, progress.is_taken, progress.waits = 0, True, waits
+
+    def _break_off(self, progress: _GroupProgress) -> None:
+        """End a lease, if there is one, before its end, which the delivery step then lacks."""
+        if progress.token:
             at = progress.delivered
             self.steps[at] = replace(self.steps[at], until_ms=None)
-        progress.token, progress.is_taken, progress.waits = 0, True, waits
+            progress.token = 0
 
     def _add_lease_step(
         self, name: StepName, event: Any, time_us: int, **known: Any
@@ -285,22 +291,26 @@ class Timeline:
         self._add_step(time_us, StepName.MOVED, lane=event.lane)
 
     def _rescheduled(self, event: Rescheduled, time_us: int, _token: int) -> None:
-        self._due_ms = event.due_ms
+        self._due_ms, self._due_since_us = event.due_ms, time_us
         self._add_step(time_us, StepName.RESCHEDULED, due_ms=event.due_ms)
 
     def _matured(self, event: Matured, _time_us: int, _token: int) -> None:
         is_due = 0 < self._due_ms <= event.up_to_ms and event.end_offset > self.offset
         if not is_due or self._is_cancelled or self.incomplete or self._published is None:
             return
-        self._due_ms = 0
+        time_us = event.up_to_ms * 1000
+        if self._due_ms * 1000 <= self._due_since_us:  # it was due when that was decided
+            time_us = max(time_us, self._due_since_us)
         before_us = self.steps[-1].time_us
-        is_same_ms = before_us // 1000 == event.up_to_ms
-        self._add_step(before_us if is_same_ms else event.up_to_ms * 1000, StepName.MATURED)
+        is_same_ms = before_us // 1000 == time_us // 1000
+        self._due_ms = 0
+        self._add_step(before_us if is_same_ms else time_us, StepName.MATURED)
 
     def _corrupted(self, event: Corrupted, time_us: int, _token: int) -> None:
         self._add_step(time_us, StepName.CORRUPTED, reason=event.reason or None)
         for progress in self._groups.values():
-            progress.token, progress.waits = 0, False
+            self._break_off(progress)
+            progress.waits = False
 
     def _repaired(self, _event: Repaired, time_us: int, _token: int) -> None:
         self._add_step(time_us, StepName.REPAIRED)
@@ -336,19 +346,21 @@ class Timeline:
         progress = self._groups.get(event.group, _GroupProgress())
         if self._is_gone or not self._was_published(progress):
             return
+        is_outstanding = progress.is_outstanding
+        self._break_off(progress)
         was_held = 0 <= event.end_offset_before <= self.offset
         if 0 <= event.end_offset <= self.offset:
-            is_change = progress.is_outstanding or not (was_held or self._is_cancelled)
+            is_change = is_outstanding or not (was_held or self._is_cancelled)
             self._groups[event.group] = _GroupProgress(is_taken=progress.is_taken, is_held=True)
             reason = "behind the group's end"
         elif event.offset <= self.offset:
             is_known = progress.is_taken or was_held
-            is_change = progress.is_outstanding or (is_known and not self._is_cancelled)
+            is_change = is_outstanding or (is_known and not self._is_cancelled)
             self._groups.pop(event.group, None)
             reason = "no longer behind the group's end" if was_held else "to be delivered again"
         else:
             is_fresh = not progress.is_taken or was_held
-            is_change = progress.is_outstanding or (is_fresh and not self._is_cancelled)
+            is_change = is_outstanding or (is_fresh and not self._is_cancelled)
             self._groups[event.group] = _GroupProgress(is_taken=True)
             reason = "passed over"
         if is_change and not self.incomplete:
@@ -360,7 +372,10 @@ class Timeline:
 
     def _group_deleted(self, event: GroupDeleted, time_us: int, _token: int) -> None:
         progress = self._groups.pop(event.group, None)
-        if progress is None or self._is_gone or self.incomplete:
+        if progress is None:
+            return
+        self._break_off(progress)
+        if self._is_gone or self.incomplete:
             return
         if progress.is_taken or progress.is_held:
             self._add_step(time_us, StepName.GROUP_DELETED, group=event.group)

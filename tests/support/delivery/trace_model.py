@@ -352,6 +352,8 @@ class TraceTwin:
         await self.broker.group_admin.remember(topic, group)
         await topic.partitions[0].reset(group, floor, end)
         standing = self.groups.pop((TOPIC, group), Standing())
+        for held in standing.held.values():
+            held.told.pop("until_ms")
         after = self.groups[TOPIC, group]
         after.taken, after.end = set(range(floor)), end
         after.behind = {o for o in range(self.ends[TOPIC]) if after.is_behind(o)}
@@ -376,6 +378,8 @@ class TraceTwin:
         exists = group in state_of(topic.partitions[0]).groups
         await self.broker.group_admin.delete(topic, group)
         standing = self.groups.pop((TOPIC, group), Standing())
+        for held in standing.held.values():
+            held.told.pop("until_ms")
         for offset in standing.taken | standing.behind if exists else ():
             self.tell(self._id(TOPIC, offset), "GROUP_DELETED", group=group)
 

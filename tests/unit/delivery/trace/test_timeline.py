@@ -22,6 +22,7 @@ from goq.delivery.events.event import (
     GroupDeleted,
     Leased,
     Matured,
+    Moved,
     Nacked,
     Repaired,
     Rescheduled,
@@ -179,6 +180,22 @@ def test_a_reset_is_a_step_where_it_changes_something() -> None:
     assert names(timeline(LEASED, acked, None, Reset("g", 3)))[-1] == "ACKNOWLEDGED"
 
 
+@pytest.mark.parametrize(
+    "end",
+    [Reset("g", 10), Reset("g", 11), Reset("g", 3, 10), GroupDeleted("g"), Corrupted(8, 12, "bad")],
+)
+@pytest.mark.parametrize("has_gap", [True, False])
+def test_a_lease_that_something_else_ended_says_no_more_until_when(
+    end: AnyEvent, has_gap: bool
+) -> None:
+    gap = [None] if has_gap else []
+    delivered = timeline(LEASED, *gap, end).steps[1]
+    assert (delivered.name, delivered.until_ms) == (StepName.DELIVERED, None)
+    assert timeline(LEASED, *gap, Reset("h", 10)).steps[1].until_ms == 31_000
+    ran_out = Expired("g", TOKEN, [(10, 12, 1)], 40_000)
+    assert timeline(LEASED, *gap, ran_out, end).steps[1].until_ms == 31_000
+
+
 def test_a_group_that_is_deleted_is_told_of_where_it_had_the_message() -> None:
     assert names(timeline(GroupDeleted("g"))) == ["PUBLISHED"]
     again = timeline(LEASED, GroupDeleted("g"), GroupDeleted("g"))
@@ -199,8 +216,8 @@ def test_a_message_matures_once_by_the_time_in_force() -> None:
 
 
 def test_a_step_has_its_time_also_where_the_clock_was_set_back() -> None:
-    delayed = PUBLISHED._replace(due_ms=5)
-    assert last(Matured(7, 100), published=delayed).time_us == 7_000
+    delayed = PUBLISHED._replace(due_ms=1_500)
+    assert last(Moved(10, 0), Matured(1_600, 100), published=delayed).time_us == 1_600_000
     late = PUBLISHED._replace(time_us=9_000_000)
     compacted = timeline(LEASED, Compacted(0, 20), Compacted(0, 20), published=late)
     compacted.add_compacted()
@@ -209,6 +226,15 @@ def test_a_step_has_its_time_also_where_the_clock_was_set_back() -> None:
         (StepName.DELIVERED, 2_000_000),
         (StepName.COMPACTED, 4_000_000),
     ]
+
+
+def test_a_message_that_was_due_when_that_was_decided_does_not_mature_before_the_decision() -> None:
+    delayed = PUBLISHED._replace(due_ms=9_000)
+    found = timeline(Rescheduled(10, 1_990), Matured(1_995, 100), published=delayed)
+    assert names(found)[2:] == ["RESCHEDULED", "MATURED"]
+    assert [step.time_us for step in found.steps[2:]] == [2_000_000, 2_000_000]
+    at_once = PUBLISHED._replace(due_ms=990)
+    assert last(Matured(995, 100), published=at_once).time_us == 1_000_000
 
 
 @pytest.mark.parametrize(("published_us", "expected_us"), [(7_450, 7_450), (6_999, 7_000)])
