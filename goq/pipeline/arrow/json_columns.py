@@ -1,8 +1,9 @@
 """JSON values as typed columns beside the value column.
 
 A nested object is flattened: ``{"customer": {"id": 7}}`` is the column ``customer_id``. A column
-whose name the table already has gets the prefix ``value_``. No two columns have names that differ
-only in case: Spark treats them as one.
+whose name the table or one of its folders has gets the prefix ``value_``: readers take the value of
+a folder's name for all rows. No two columns have names that differ only in case: Spark treats them
+as one.
 
 The type of a column never changes, so files of all runs are one table, united by name. A field
 that outgrows its column gets a wider one beside it: ``total`` bigint, then ``total_double``, then
@@ -23,7 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from goq.errors import InvalidInput
-from goq.pipeline.arrow.schema import MESSAGES, TIMESTAMP
+from goq.pipeline.arrow.schema import FOLDERS, MESSAGES, TIMESTAMP
 
 Columns = Mapping[str, str]
 """The types of each field by its flattened name, in order: ``bigint``, or ``bigint double``."""
@@ -42,7 +43,7 @@ TYPES: Mapping[str, pa.DataType] = {
 COLUMNS_MAX = 1_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 DEPTH_MAX = 16
-_TABLES_OWN = {name.lower() for name in (*MESSAGES.names, CORRUPT)}
+_TABLES_OWN = {name.lower() for name in (*MESSAGES.names, *FOLDERS, CORRUPT)}
 _INT64 = range(-(2**63), 2**63)
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?")
 

@@ -83,6 +83,9 @@ EXPORTED = {
 }
 """The tables of an export: their columns, and the one whose date has a folder."""
 
+FOLDERS = {"topic_folder": pa.string(), "date": pa.date32()}
+"""The columns that readers of an export add from the names of its folders."""
+
 _SPARK_TYPES = {
     pa.binary(): "BINARY",
     pa.string(): "STRING",

@@ -16,10 +16,18 @@ from goq.errors import Conflict
 from goq.pipeline.arrow.json_columns import Columns
 from goq.pipeline.arrow.json_inference import counted, evolved, left_out, merged, stated
 from goq.pipeline.arrow.node_source import LogSource
+from goq.pipeline.arrow.schema import FOLDERS
 from goq.pipeline.arrow.tables import Table
 from goq.pipeline.export.compaction import finish_merges
 from goq.pipeline.export.destination import Destination
-from goq.pipeline.export.ledger import ExportLedger, ExportState, Manifest, MissingRange, Plan
+from goq.pipeline.export.ledger import (
+    VERSION,
+    ExportLedger,
+    ExportState,
+    Manifest,
+    MissingRange,
+    Plan,
+)
 from goq.pipeline.export.plan import (
     PIECE_MESSAGES,
     Piece,
@@ -112,6 +120,7 @@ class Export:
                 " or another folder",
                 field="decode",
             )
+        self._check_folder_names(state)
         if self._decoding is not None and self._decoding.schema is not None:
             stated(state.decoded or {}, self._decoding.schema)
         if state.include_deleted and not self._include_deleted:
@@ -121,6 +130,18 @@ class Export:
                 field="include_deleted",
             )
         return state
+
+    def _check_folder_names(self, stored: ExportState | Plan) -> None:
+        """Raise ``Conflict`` if an earlier version gave a column the name of a folder."""
+        if stored.version == VERSION:
+            return
+        for field in stored.decoded or {}:
+            if field.lower() in FOLDERS:
+                raise Conflict(
+                    f"{self._topic} was exported there by an earlier goq, with a column {field!r}"
+                    " that no reader tells from the folder of this name; use another folder",
+                    field="decode",
+                )
 
     def outstanding(self) -> int:
         """Return how many offsets a run would export now."""
@@ -135,6 +156,7 @@ class Export:
         state = self.check() or self._begin()
         known = msgspec.structs.replace(
             state,
+            version=VERSION,
             include_deleted=self._include_deleted,
             topic_id=state.topic_id or self._source.topic_id(self._topic),
             lanes=list(self._source.lane_names(self._topic)),
@@ -145,6 +167,7 @@ class Export:
         total = ExportResult(0, 0, 0, 0)
         unfinished = self._ledger.plan()
         if unfinished is not None and unfinished.number > state.plans:
+            self._check_folder_names(unfinished)
             state, total = self._carry_out(unfinished, state)
             self.check()
         plan = self._plan(state)

@@ -23,10 +23,12 @@ from goq.pipeline.arrow.json_columns import FieldCounts
 from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.plan import Piece
 
-VERSION = 2
+VERSION = 3
+"""Since version 3 no decoded column has the name of a folder."""
 MissingRange = tuple[int, int, int]
 """A partition, and its offsets from a first one up to an end."""
 
+_READABLE = (2, VERSION)
 _MANIFEST = re.compile(r"manifest-([0-9]+)\.json")
 
 
@@ -204,7 +206,7 @@ class ExportLedger:
             raise CorruptData(
                 f"{path} cannot be read ({error}): restore it, or export into an empty folder"
             ) from None
-        if found.version != VERSION:
+        if found.version not in _READABLE:
             raise Conflict(f"{path} is of version {found.version}; this goq writes {VERSION}")
         return found
 

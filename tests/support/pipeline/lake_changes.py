@@ -68,6 +68,11 @@ CHANGES: dict[str, Change] = {
             {"b": 4, "_corrupt": '{"a": "x", "b": 4}'},
         ],
     ),
+    "fields with the names of folders": Change(
+        [[{"date": "1999-01-01"}], [{"Date": 2, "topic_folder": "x"}]],
+        "",
+        [{"value_date": "1999-01-01"}, {"value_topic_folder": "x"}],
+    ),
     "a schema that adds and widens": Change(
         [[{"a": 1}], [{"a": 2, "b": 3, "c": 4}]],
         "a double, c string",
@@ -76,7 +81,17 @@ CHANGES: dict[str, Change] = {
 }
 
 
-_NAMES = ("a", "a_x", "a_double", "a_string", "b", "c", "_corrupt")
+_NAMES = (
+    "a",
+    "a_x",
+    "a_double",
+    "a_string",
+    "b",
+    "c",
+    "value_date",
+    "value_topic_folder",
+    "_corrupt",
+)
 
 
 def export_change(change: str, root: Path, topic: str = "orders") -> LocalDestination:

@@ -22,12 +22,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from goq.errors import Conflict, GoqError, NotFound, Unavailable
 from goq.pipeline.arrow.json_columns import decoded_schema
-from goq.pipeline.arrow.schema import EXPORTED
+from goq.pipeline.arrow.schema import EXPORTED, FOLDERS
 from goq.pipeline.export.catalogs.catalog import ATTEMPTS, Registered, line_of
 from goq.pipeline.export.destination import Destination
 from goq.pipeline.export.ledger import ExportLedger, ExportState, FileEntry, changed_files
 
-_FOLDERS = {"topic_folder": pa.string(), "date": pa.date32()}
 _MADE_BY = "goq export"
 
 
@@ -63,7 +62,7 @@ def _table(target: Destination, name: str) -> DeltaTable:
     if not DeltaTable.is_deltatable(place):
         schema = _with_folders(EXPORTED[name][0])
         try:
-            DeltaTable.create(place, schema, "ignore", list(_FOLDERS), description=_MADE_BY)
+            DeltaTable.create(place, schema, "ignore", list(FOLDERS), description=_MADE_BY)
         except CommitFailedError:  # another export created it
             pass
     table = DeltaTable(place)
@@ -96,7 +95,7 @@ def _commit(target: Destination, name: str, ledger: ExportLedger, state: ExportS
         actions,
         "append",
         table.schema(),
-        list(_FOLDERS),
+        list(FOLDERS),
         commit_properties=CommitProperties(app_transactions=[mark]),
     )
     return len(added) + len(merged)
@@ -143,7 +142,7 @@ def _add_columns(table: DeltaTable, schema: pa.Schema) -> None:
 
 
 def _with_folders(schema: pa.Schema) -> pa.Schema:
-    for name, kind in _FOLDERS.items():
+    for name, kind in FOLDERS.items():
         schema = schema.append(pa.field(name, kind))
     return schema
 

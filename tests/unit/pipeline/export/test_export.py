@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 
 from goq.errors import Conflict, CorruptData
 from goq.model import Message
+from goq.pipeline.arrow.json_columns import parse_columns
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
 from goq.pipeline.export.destination import LocalDestination
-from goq.pipeline.export.export import Export
+from goq.pipeline.export.export import Decoding, Export
 from goq.pipeline.export.ledger import ExportLedger
 from goq.pipeline.export.plan import Piece
 from goq.pipeline.export.publish import Positions, missing_positions
@@ -186,6 +187,40 @@ def test_a_state_that_cannot_be_read_is_said_and_nothing_written(tmp_path: Path)
     state.write_bytes(state.read_bytes()[:-3])
     with pytest.raises(CorruptData, match=r"state\.json"):
         export(log, LocalDestination(tmp_path)).run()
+
+
+@pytest.mark.parametrize("stored", ["state.json", "plan.json"])
+def test_a_folder_with_a_decoded_column_of_a_folders_name_is_not_exported_on(
+    tmp_path: Path, stored: str
+) -> None:
+    log = LoggedFrames(1)
+    log.publish(0, [Message(b'{"date": "1999-01-01"}', b"k")], 0)
+    decoding = Decoding(parse_columns("date string"))
+
+    def run(target: LocalDestination) -> None:
+        Export(log, target, MESSAGES_TABLE, "orders", decoding=decoding).run()
+
+    if stored == "plan.json":
+        with pytest.raises(Stopped):  # its file is published
+            run(StoppingTarget(tmp_path, 2, after=True))
+    else:
+        run(LocalDestination(tmp_path))
+    path = tmp_path / "_goq/messages/orders" / stored
+    assert b'"version": 3' in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(b'"version": 3', b'"version": 2'))
+    with pytest.raises(Conflict, match="use another folder"):
+        run(LocalDestination(tmp_path))
+
+
+def test_a_folder_of_version_2_is_exported_on(tmp_path: Path) -> None:
+    log, rng = LoggedFrames(1), random.Random(14)
+    grow(log, rng, 5)
+    export(log, LocalDestination(tmp_path)).run()
+    for path in tmp_path.glob("_goq/**/*.json"):
+        path.write_bytes(path.read_bytes().replace(b'"version": 3', b'"version": 2'))
+    grow(log, rng, 5)
+    export(log, LocalDestination(tmp_path)).run()
+    assert found(tmp_path) == wanted(log)
 
 
 def manifests(root: Path) -> tuple[set[str], int, set[tuple[int, int]]]:
