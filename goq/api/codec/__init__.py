@@ -1,6 +1,7 @@
 """Codec of the API: request bodies in, answers out, as JSON or as frames.
 
 request          JSON bodies, headers and query parameters of any request, checked
+negotiation      whether an answer is JSON, frames or lines, by the header Accept
 publish_request  published messages, from JSON or from frames, checked
 receive_request  what a receive or a stream asks for, checked
 publish_answer   the answer to the publish of one message, which waits for the append

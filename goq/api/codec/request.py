@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from goq import limits
-from goq.api.router import FRAMES, JSON, NDJSON
+from goq.api.router import JSON
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
 from goq.model import Receipt, check_client_id
@@ -189,16 +189,6 @@ def media_type(request: Request) -> str:
 @lru_cache(maxsize=256)
 def _media_type(written: str) -> str:
     return written.partition(";")[0].strip().lower()
-
-
-def wants_frames(request: Request) -> bool:
-    """Whether the client accepts frames."""
-    return FRAMES in request.headers.get("accept", "")
-
-
-def wants_lines(request: Request) -> bool:
-    """Whether the client accepts a stream of messages, one a line."""
-    return NDJSON in request.headers.get("accept", "")
 
 
 def parse_client_id(request: Request) -> str | None:

@@ -18,8 +18,9 @@ import msgspec
 
 from goq import limits
 from goq.api.codec.leased import LeasedMessages, ReleaseLeases, merge_leased, read_leased
+from goq.api.codec.negotiation import wants_frames, wants_lines
 from goq.api.codec.receive_request import receive_options
-from goq.api.codec.request import json_body, parse_client_id, wants_frames, wants_lines
+from goq.api.codec.request import json_body, parse_client_id
 from goq.api.gateway.coverage import COVERAGE_OF, covered_by, led_partitions, partition_moving
 from goq.api.gateway.fanout import (
     Fanout,

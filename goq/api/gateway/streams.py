@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from goq.api.codec.leased import ReleaseLeases
+from goq.api.codec.negotiation import wants_frames
 from goq.api.codec.receive_request import granted, stream_credit
-from goq.api.codec.request import json_body, wants_frames
+from goq.api.codec.request import json_body
 from goq.api.gateway.fanout import Fanout
 from goq.api.gateway.merged_stream import MergedStream
 from goq.api.router import FRAMES, NDJSON

@@ -12,7 +12,8 @@ import msgspec
 from goq import limits
 from goq.api.codec.frames import frames_response
 from goq.api.codec.messages import encode_json, json_response
-from goq.api.codec.request import query_flag, query_int, wants_frames
+from goq.api.codec.negotiation import wants_frames
+from goq.api.codec.request import query_flag, query_int
 from goq.api.needs import READ
 from goq.api.router import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query

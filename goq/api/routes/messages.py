@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from goq import limits
 from goq.api.codec.frames import frames_response, lanes_of
 from goq.api.codec.messages import JsonMessages, json_response, messages_json
+from goq.api.codec.negotiation import wants_frames
 from goq.api.codec.publish_answer import PublishAnswer, answer_tail, frames_answer
 from goq.api.codec.publish_request import (
     CHECKED_AT_ONCE_BYTES,
@@ -25,7 +26,6 @@ from goq.api.codec.request import (
     query_flag,
     query_int,
     time_us,
-    wants_frames,
 )
 from goq.api.needs import PUBLISH, READ
 from goq.api.router import FRAMES, Parameter, Route

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from goq import limits
 from goq.api.codec.frames import deliveries_parts
 from goq.api.codec.messages import encode_deliveries, json_response
+from goq.api.codec.negotiation import wants_frames, wants_lines
 from goq.api.codec.receive_request import (
     SESSION_ID,
     parse_session_id,
@@ -30,10 +31,9 @@ from goq.api.codec.request import (
     json_body,
     parse_client_id,
     query_int,
-    wants_frames,
 )
 from goq.api.needs import CONSUME
-from goq.api.router import FRAMES, JSON, NDJSON, Parameter, Route
+from goq.api.router import FRAMES, JSON, Parameter, Route
 from goq.api.routes.stream import StreamRoutes
 from goq.api.routing_policy import (
     BYTES_MAX,
@@ -121,7 +121,7 @@ class ReceiveRoutes:
         """Lease messages; wait for them as long as asked."""
         asked = _asked(request)
         topic = self._broker.topic(name)
-        if asked.stream or NDJSON in request.headers.get("accept", ""):
+        if asked.stream or wants_lines(request):
             return await self._stream(request, topic, group, asked)
         options = receive_options(request, asked)
         if request.principal is not None and request.principal.quotas:
@@ -155,7 +155,7 @@ class ReceiveRoutes:
         if topic is None or group not in topic.groups:
             return None
         asked = _asked(request)
-        if asked.stream or NDJSON in request.headers.get("accept", ""):
+        if asked.stream or wants_lines(request):
             return None
         options = receive_options(request, asked)
         if request.principal is not None and request.principal.quotas:
@@ -189,7 +189,7 @@ class ReceiveRoutes:
         whole = [(delivery, delivery.spans) for delivery in deliveries]
         unsent: Sequence[tuple[LeasedBatch, Sequence[Span]]] = ()
         try:
-            if FRAMES in request.headers.get("accept", ""):
+            if wants_frames(request):
                 if is_rest:
                     deliveries, unsent = _within(deliveries, bytes_max)
                 parts = await deliveries_parts(topic, deliveries, self._broker.clock.wall_ms())

@@ -342,3 +342,24 @@ def test_each_message_goes_to_a_half_closed_client_or_is_ready_again(
             raw.shutdown(socket.SHUT_WR)
             sent += b'"receipt"' in raw.makefile("rb").read()
     eventually(lambda: group_of(node, topic)["leased"] == sent)
+
+
+def test_the_header_accept_chooses_the_form_of_the_answer(node: RunningNode, topic: str) -> None:
+    published = {"messages": [{"value": str(n), "partition": 0} for n in range(4)]}
+    node.call("POST", f"/v1/topics/{topic}/messages", published)
+    frames, json_type = "application/vnd.goq.frames", "application/json"
+    receive = f"/v1/topics/{topic}/groups/g/receive"
+    for accept, form in (
+        (f"{frames};q=0, */*", json_type),
+        (f"{json_type}, {frames};q=0.5", json_type),
+        ("application/x-ndjson;q=0, */*", json_type),
+        ("Application/vnd.GOQ.frames", frames),
+    ):
+        for method, path in (
+            ("GET", f"/v1/topics/{topic}/messages?partition=0"),
+            ("GET", f"/v1/topics/{topic}/events?partition=0"),
+            ("POST", receive),
+        ):
+            body = {"max_messages": 1} if method == "POST" else None
+            answer = node.request(method, path, body, {"Accept": accept})
+            assert (answer.status, answer.headers["content-type"]) == (200, form)
