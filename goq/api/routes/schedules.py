@@ -17,7 +17,7 @@ from goq.api.router import Route
 from goq.api.routing_policy import CustomRouting
 from goq.api.schemas.schedules import NewSchedule, PeriodicMessage, ScheduleOut, SchedulesOut
 from goq.broker.broker import Broker
-from goq.errors import InvalidInput, NotAllowed, NotFound
+from goq.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from goq.http.message import Request, Response
 from goq.schedules.schedule_manager import ScheduleManager
 from goq.schedules.schedule_record import ScheduleRecord
@@ -107,15 +107,23 @@ class ScheduleRoutes:
             raise InvalidInput("an interval is at least 1 s", field="every")
         if new.tz is not None and new.cron is None:
             raise InvalidInput("an interval has no time zone", field="tz")
-        record = await self._manager.create(
-            name,
-            new.topic,
-            _checked(new.messages),
-            cron=new.cron or "",
-            tz=new.tz or "UTC",
-            every_ms=every_ms,
-            principal=principal.id,
-        )
+        try:
+            record = await self._manager.create(
+                name,
+                new.topic,
+                _checked(new.messages),
+                cron=new.cron or "",
+                tz=new.tz or "UTC",
+                every_ms=every_ms,
+                principal=principal.id,
+            )
+        except Conflict:
+            if not self._is_hidden(principal, name):
+                raise
+            raise NotAllowed(
+                f"token {principal.id} may not give a schedule this name; take another one",
+                field="name",
+            ) from None
         return json_response(await self._shown(record), 201)
 
     async def list(self, request: Request) -> Response:
@@ -152,6 +160,13 @@ class ScheduleRoutes:
         if not _may_show(principal_of(request), record):
             raise NotFound(f"there is no schedule {name[:200]!r}; goq schedule list shows all")
         return record
+
+    def _is_hidden(self, principal: Principal, name: str) -> bool:
+        """Return whether there is a schedule that a principal may not know of."""
+        try:
+            return not _may_show(principal, self._manager.find(name))
+        except NotFound:
+            return False
 
     def _topic_of_schedule(self, request: Request, values: Sequence[str]) -> Iterable[End]:
         """Return the topic of the schedule in the path."""

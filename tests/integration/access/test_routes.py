@@ -272,6 +272,20 @@ def test_messages_of_schedules_are_shown_to_readers_and_managers_of_the_topic(
         assert shown.status == (200 if may_know else 404)
 
 
+def test_the_name_of_a_hidden_schedule_is_refused_without_a_word_about_it(place: Place) -> None:
+    token = create(place, "another-team", "manage:other", "publish:other", "read:other")
+    headers = {"Authorization": f"Bearer {token}"}
+    path, body = "/v1/schedules/yearly", {**SCHEDULE, "topic": "other"}
+    answer = place.node.request("PUT", path, body, headers)
+    assert (answer.status, answer.json["code"]) == (403, "not_allowed")
+    for hidden in ("yearly", TOPIC, "another schedule"):
+        assert hidden not in answer.json["detail"]
+    seeing = create(place, "both-teams", "manage:other", "publish:other", "read:orders")
+    headers = {"Authorization": f"Bearer {seeing}"}
+    assert place.node.request("PUT", path, body, headers).status == 409
+    assert place.admin("GET", path)["topic"] == TOPIC
+
+
 def test_dead_letters_in_a_topic_of_choice_need_a_rule_for_it(place: Place) -> None:
     for topic in ("shared", "mine"):
         place.admin("POST", "/v1/topics", {"name": topic, "partitions": 1})
