@@ -48,6 +48,13 @@ DURATION: Final[Schema] = {
     "description": "a duration; a bare number is seconds",
     "examples": ["30s", "1h30m"],
 }
+SIZE: Final[Schema] = {
+    "type": "string",
+    "pattern": rf"^{_NUMBER}([KMGT]i?B)?$",
+    "maxLength": _QUANTITY_CHARS_MAX,
+    "description": "a size; a bare number is bytes",
+    "examples": ["64KiB", "8MiB"],
+}
 TIME: Final[Schema] = {
     "type": "string",
     "minLength": 1,

@@ -20,7 +20,13 @@ from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
 from goq.model import Receipt, check_client_id
 from goq.model import parse_receipts as parse_receipt_texts
-from goq.units import format_duration_ms, parse_duration_ms, parse_time_us
+from goq.units import (
+    format_duration_ms,
+    format_size_bytes,
+    parse_duration_ms,
+    parse_size_bytes,
+    parse_time_us,
+)
 
 T = TypeVar("T")
 
@@ -270,6 +276,17 @@ def query_int(
     if not minimum <= number <= maximum:
         raise InvalidInput(f"{text[:50]!r} is not a number from {minimum} to {maximum}", field=name)
     return number
+
+
+def size_bytes(text: str, name: str, maximum_bytes: int) -> int:
+    """Return a size of at least a byte, with a unit or in bytes."""
+    if len(text) > _QUANTITY_CHARS_MAX:
+        raise InvalidInput(f"{text[:50]!r} is no size", field=name)
+    found_bytes = parse_size_bytes(text, field=name)
+    if not 1 <= found_bytes <= maximum_bytes:
+        most = format_size_bytes(maximum_bytes)
+        raise InvalidInput(f"{text!r} is not a size from 1 byte to {most}", field=name)
+    return found_bytes
 
 
 def query_flag(request: Request, name: str) -> bool:

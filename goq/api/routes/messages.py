@@ -25,13 +25,14 @@ from goq.api.codec.request import (
     parse_client_id,
     query_flag,
     query_int,
+    size_bytes,
     time_us,
 )
 from goq.api.needs import PUBLISH, READ
 from goq.api.router import FRAMES, Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
-from goq.api.values import DURATION, FLAG, TIME, integer, one_of, some_of
+from goq.api.values import DURATION, FLAG, SIZE, TIME, integer, one_of, some_of
 from goq.api.views.log_read import RangeRead, RangeReader, damaged_json, read_skipping_compacted
 from goq.api.views.principal_usage import PrincipalUsage
 from goq.broker.broker import Broker
@@ -62,7 +63,7 @@ _READ_PARAMETERS = (
     Parameter(
         "bytes",
         "of frames: about so many bytes, however many messages",
-        integer(1, limits.READ_BYTES_MAX),
+        SIZE,
     ),
     Parameter(
         "without",
@@ -319,7 +320,7 @@ def _bounds(request: Request) -> tuple[int, int | None]:
         return query_int(request, "limit", 100, minimum=1, maximum=limits.READ_MESSAGES_MAX), None
     if not wants_frames(request):
         raise InvalidInput(f"bytes bounds frames: accept {FRAMES}, or give limit", field="bytes")
-    bytes_max = query_int(request, "bytes", 0, minimum=1, maximum=limits.READ_BYTES_MAX)
+    bytes_max = size_bytes(request.query["bytes"], "bytes", limits.READ_BYTES_MAX)
     most = limits.READ_BULK_MESSAGES_MAX
     return query_int(request, "limit", most, minimum=1, maximum=most), bytes_max
 

@@ -66,6 +66,9 @@ def test_a_read_by_bytes_waits_for_what_comes(node: RunningNode, filled: str) ->
         ("bytes=0", "bytes"),
         (f"bytes={limits.READ_BYTES_MAX + 1}", "bytes"),
         ("bytes=many", "bytes"),
+        ("bytes=8.1MiB", "bytes"),
+        ("bytes=8MiBs", "bytes"),
+        (f"bytes=8{'%20' * 70}MiB", "bytes"),
         (f"bytes=1000&limit={limits.READ_BULK_MESSAGES_MAX + 1}", "limit"),
         ("bytes=1000&limit=0", "limit"),
     ],
@@ -78,8 +81,9 @@ def test_a_bound_that_is_none_is_refused(
     assert (answer.status, answer.json["field"]) == (400, field)
 
 
-def test_the_largest_bounds_are_taken(node: RunningNode, filled: str) -> None:
-    most = f"bytes={limits.READ_BYTES_MAX}&limit={limits.READ_BULK_MESSAGES_MAX}"
+@pytest.mark.parametrize("size", [str(limits.READ_BYTES_MAX), "8MiB", "8192kib"])
+def test_the_largest_bounds_are_taken(node: RunningNode, filled: str, size: str) -> None:
+    most = f"bytes={size}&limit={limits.READ_BULK_MESSAGES_MAX}"
     path = f"/v1/topics/{filled}/messages?partition=0&{most}"
     preface, frames = f.answered(node.request("GET", path, headers=f.ACCEPT_FRAMES).body)
     assert (preface["next"], len(frames)) == (FRAMES * EACH, FRAMES)
