@@ -21,15 +21,17 @@ from goq.broker.partition_context import PartitionContext, PartitionId
 from goq.config.topic import TopicSettings
 from goq.delivery.events.event import AnyEvent, Compacted
 from goq.errors import CorruptData, GoqError
-from goq.storage.compaction.cleaner import (
+from goq.storage.compaction.checkpoint import (
     CleanerCheckpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from goq.storage.compaction.cleaner import (
     OffsetMap,
     build_offset_map,
     cleaning_due_us,
     first_dirty_segment,
     is_mostly_dirty,
-    read_checkpoint,
-    write_checkpoint,
 )
 from goq.storage.compaction.segment_merger import merge_segments, mergeable, remove_merged
 from goq.storage.compaction.segment_rewriter import (

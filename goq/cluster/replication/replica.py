@@ -25,6 +25,7 @@ from goq.cluster.replication.repair.lost_gaps import LostGaps
 from goq.cluster.replication.repair.protocol import ReplicaLogs
 from goq.config.topic import Fsync, TopicSettings
 from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
+from goq.storage.compaction.checkpoint import forget_checkpoint
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.log import Log
@@ -311,6 +312,7 @@ class Replica:
     def _reset_log(self, log: Log, offset: int) -> Log:
         """Reopen a closed log as an empty log that begins at ``offset``."""
         disk, journal = self._host.disk, self._host.journal
+        forget_checkpoint(disk, log.directory, 0)  # a crash may leave some of the files
         disk.remove_dir(log.directory)
         return Log.open(log.directory, disk, log.config, base_offset=offset, journal=journal)
 

@@ -13,22 +13,16 @@ older message without the tombstone that follows it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from pathlib import Path
 from typing import NamedTuple
 
-from goq.frame.checksum import crc32c
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
-from goq.storage.disk import Disk
+from goq.storage.compaction.checkpoint import CleanerCheckpoint
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 
-CHECKPOINT_NAME = "compacted"
-_PROGRESS = struct.Struct("<2q")
-_CRC = struct.Struct("<I")
 _HASH_BYTES = 16
 _READ_MESSAGES = 20_000
 
@@ -143,13 +137,6 @@ def _null_values(view: FrameView, count: int) -> set[int]:
     return {row for row in range(count) if not validity[row >> 3] >> (row & 7) & 1}
 
 
-class CleanerCheckpoint(NamedTuple):
-    """How far a log is cleaned, and the append time of its oldest tombstone, 0 for none."""
-
-    compacted_to: int = 0
-    tombstone_us: int = 0
-
-
 def dirty_bytes(segments: Sequence[Segment], progress: CleanerCheckpoint) -> tuple[int, int]:
     """Return how many bytes of the sealed segments no pass has read, and how many they have."""
     dirty = total = 0
@@ -184,25 +171,3 @@ def cleaning_due_us(
     if dirty_us is not None:
         dues_us.append(dirty_us + lag_us)
     return min(dues_us, default=None)
-
-
-def read_checkpoint(disk: Disk, directory: Path) -> CleanerCheckpoint:
-    """Return the cleaner checkpoint in a log's directory; an empty one if there is none."""
-    try:
-        data = bytes(disk.read(directory / CHECKPOINT_NAME, 0, _PROGRESS.size + _CRC.size))
-    except OSError:
-        return CleanerCheckpoint()
-    if len(data) < _PROGRESS.size + _CRC.size:
-        return CleanerCheckpoint()
-    if _CRC.unpack_from(data, _PROGRESS.size)[0] != crc32c(data[: _PROGRESS.size]):
-        return CleanerCheckpoint()
-    return CleanerCheckpoint(*_PROGRESS.unpack_from(data))
-
-
-def write_checkpoint(disk: Disk, directory: Path, progress: CleanerCheckpoint) -> None:
-    """Write the cleaner checkpoint; a lost one costs the time of a pass."""
-    data = _PROGRESS.pack(*progress)
-    try:
-        disk.replace(directory / CHECKPOINT_NAME, data + _CRC.pack(crc32c(data)))
-    except OSError:
-        return

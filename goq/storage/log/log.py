@@ -24,6 +24,7 @@ from goq import limits
 from goq.config.topic import Fsync
 from goq.errors import ResourcesExhausted, StorageFailed, StorageFull
 from goq.storage.column_index.block import SegmentPosition
+from goq.storage.compaction.checkpoint import forget_checkpoint
 from goq.storage.disk import Disk, File, is_full, is_temporary
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.journal.record import ENTRY_BYTES, EncodedEntry, encode_entry
@@ -473,6 +474,7 @@ class Log:
         index = segment.index_up_to(self._disk, position, time_before_us=time_before_us)
         place = (segment.base_offset, position, end_offset)
         try:
+            forget_checkpoint(self._disk, self.directory, end_offset)
             self._recovery_point.durable = self._written_end = DurableEnd(*place)
             self._recovery_point.take_checkpoint(Checkpoint(*place, index.last().time_us))
             for after in reversed(dropped):

@@ -16,6 +16,7 @@ import msgspec
 from goq import limits
 from goq.errors import StorageFailed
 from goq.frame.header import HEADER_BYTES
+from goq.storage.compaction.checkpoint import forget_checkpoint
 from goq.storage.disk import Disk, is_temporary
 from goq.storage.log.recovery_point import (
     FILE_NAME,
@@ -57,6 +58,8 @@ def recover(
     if not names:
         disk.make_dir(directory)
     segments = list_segments(disk, directory, names)
+    if not segments:  # lost, or an interruption left the rest of a log that was being removed
+        forget_checkpoint(disk, directory, 0)
     recovery_point = _load_recovery_point(disk, directory)
     end_is_known = recovery_point is not None
     if recovery_point is None:

@@ -3,7 +3,8 @@
 The damaged bytes stay until the segment is written again, to a new file and durably, as its next
 generation. The new generation has every sound frame unchanged, and in each gap the frames that
 another replica has there. It becomes the segment when it gets its name, as in compaction. So a
-crash leaves either the damaged segment or the repaired one.
+crash leaves either the damaged segment or the repaired one. No pass of compaction has read the new
+frames: the cleaner checkpoint that covers them is removed first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from goq import limits
 from goq.errors import InvalidFrame
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
+from goq.storage.compaction.checkpoint import forget_checkpoint
 from goq.storage.compaction.segment_rewriter import (
     SegmentWriter,
     install_generation,
@@ -123,6 +125,7 @@ def repair_segment(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[Fra
     disk, time_before_us = log.reader.disk, log.reader.max_time_us_before(segment)
     write = partial(_write, log=log, segment=segment, frames=frames)
     new = write_generation(disk, [segment], time_before_us, write)
+    forget_checkpoint(disk, log.directory, segment.base_offset)
     install_generation(disk, new)
     log.replace_segments([segment], new)
     for gap in frames:

@@ -10,13 +10,12 @@ from typing import NamedTuple
 from goq.errors import CorruptData
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
-from goq.storage.compaction.cleaner import (
+from goq.storage.compaction.checkpoint import (
     CleanerCheckpoint,
-    OffsetMap,
-    build_offset_map,
     read_checkpoint,
     write_checkpoint,
 )
+from goq.storage.compaction.cleaner import OffsetMap, build_offset_map
 from goq.storage.compaction.segment_merger import merge_segments, mergeable, remove_merged
 from goq.storage.compaction.segment_rewriter import (
     CleanerParameters,

@@ -19,6 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from goq import limits
+from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.frame_source import (
     FramesMerged,
@@ -252,11 +253,9 @@ class RepairManager:
             return
         if found:
             async with replica.logs_lock:
-                open_logs = replica.open_logs
-                if open_logs is None or open_logs.logs[which] is not log:
-                    raise RepairDeferred("its assignment changed meanwhile")
+                logs = _writable_logs(replica, which, log)
                 await self._change(replica, partial(_write, replica, which, log, segment, found))
-                await self._replicas.record_segments(replica.key, open_logs.logs)
+                await self._replicas.record_segments(replica.key, logs)
             self._on_repaired(replica, which, found)
             if lost:  # the registry of damage has no part of what the new file lacks
                 number = segment_number(log.segments, segment.base_offset)
@@ -282,6 +281,7 @@ class RepairManager:
         end_offset = max(end_offset, segment.end_offset, log.rewrites.end_offset_since(-1))
         if end_offset > log.active.base_offset:
             async with replica.logs_lock:
+                _writable_logs(replica, 0, log)
                 await self._change(replica, partial(_seal, replica, log, log.active))
         segments = log.segments
         others = [s for s in segments[:-1] if s is not segment and s.base_offset < end_offset]
@@ -302,13 +302,13 @@ class RepairManager:
         if frames is None:
             raise RepairDeferred(f"it has no frames of offsets {gap}")
         async with replica.logs_lock:
+            logs = _writable_logs(replica, 0, log)
             segment = next((s for s in log.segments if s.base_offset == gap.start_offset), None)
-            open_logs = replica.open_logs
-            if segment is None or open_logs is None or open_logs.logs[0] is not log:
+            if segment is None:
                 raise RepairDeferred("its assignment changed meanwhile")
             write = partial(_write, replica, 0, log, segment, {gap: frames})
             await self._change(replica, write)
-            await self._replicas.record_segments(replica.key, open_logs.logs)
+            await self._replicas.record_segments(replica.key, logs)
         self._on_repaired(replica, 0, {gap: frames})
 
     async def _change(self, replica: Replica, work: Callable[[], object]) -> None:
@@ -363,6 +363,18 @@ class RepairManager:
             LOGS[which],
             _name_of(replica),
         )
+
+
+def _writable_logs(replica: Replica, which: int, log: Log) -> PartitionLogs:
+    """Return the logs of a replica, of which a repair may write one; it holds ``logs_lock``.
+
+    A leader keeps the logs that it had as a follower, and how far they are compacted in memory.
+    Raises ``RepairDeferred``.
+    """
+    open_logs = replica.open_logs
+    if replica.as_leader is not None or open_logs is None or open_logs.logs[which] is not log:
+        raise RepairDeferred("its assignment changed meanwhile")
+    return open_logs.logs
 
 
 def _write(

@@ -24,7 +24,11 @@ from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import dedup_hash
 from goq.frame.view import FrameView
 from goq.model import Message
-from goq.storage.compaction.cleaner import CleanerCheckpoint, read_checkpoint, write_checkpoint
+from goq.storage.compaction.checkpoint import (
+    CleanerCheckpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from goq.storage.verification import verify_log
 from tests.support.broker.harness import (
     BrokenDisk,

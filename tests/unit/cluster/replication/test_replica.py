@@ -18,11 +18,17 @@ from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError
 from goq.frame.view import FrameView
+from goq.storage.compaction.checkpoint import (
+    CleanerCheckpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from goq.storage.disk import Disk, RealDisk
 from goq.storage.log.log import Log
 from goq.storage.log.repair import Gap, scan_segment
 from goq.storage.log.replicated import append_replicated
 from tests.support.eventually import until
+from tests.support.storage.disk import SimulatedCrash
 from tests.support.storage.logs import append, frame_of
 
 _PATIENCE_S = 30.0
@@ -82,6 +88,32 @@ def test_a_replica_that_is_let_go_while_its_logs_are_opened_to_lead_is_closed(
         return host.calls
 
     assert asyncio.run(run()) == ["start_serving", "stop_serving"]
+
+
+class _CutShortDisk(RealDisk):
+    """A disk on which the process ends after some files of a folder are removed."""
+
+    files_left = 0
+
+    def remove_dir(self, directory: Path) -> None:
+        for name in self.names(directory)[: self.files_left]:
+            self.remove(directory / name)
+        raise SimulatedCrash
+
+
+@pytest.mark.parametrize("files_left", range(4))
+def test_a_log_that_begins_anew_never_counts_as_compacted(tmp_path: Path, files_left: int) -> None:
+    host: Any = _Host()
+    disk = host.disk = _CutShortDisk()
+    disk.files_left = files_left
+    logs = open_logs(tmp_path, disk, TopicSettings())
+    append(logs.messages, [frame_of([b"v"])])
+    log = logs.messages
+    write_checkpoint(disk, log.directory, CleanerCheckpoint(1, 0))
+    _close(logs)
+    with pytest.raises(SimulatedCrash):
+        Replica(PartitionKey("t", 1, 0), tmp_path, host)._reset_log(log, 0)
+    assert read_checkpoint(disk, log.directory) == CleanerCheckpoint()
 
 
 class _FollowingHost(_Host):

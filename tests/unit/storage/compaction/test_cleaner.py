@@ -18,14 +18,12 @@ from goq.errors import StorageFailed
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
 from goq.frame.view import FrameView
+from goq.storage.compaction.checkpoint import CleanerCheckpoint, read_checkpoint
 from goq.storage.compaction.cleaner import (
-    CleanerCheckpoint,
     OffsetMap,
     build_offset_map,
     cleaning_due_us,
     is_mostly_dirty,
-    read_checkpoint,
-    write_checkpoint,
 )
 from goq.storage.compaction.segment_rewriter import (
     CleanerParameters,
@@ -248,20 +246,6 @@ def test_a_map_holds_as_many_keys_as_it_may_and_no_more(keys_max: int) -> None:
     assert newest.add(view) == (keys_max >= 10)
     assert len(newest) == keys_max
     assert newest.end == 100 + 2 * keys_max
-
-
-def test_progress_that_was_not_written_whole_counts_as_none() -> None:
-    disk = SimulatedDisk()
-    disk.make_dir(DIRECTORY)
-    assert read_checkpoint(disk, DIRECTORY) == CleanerCheckpoint()
-    write_checkpoint(disk, DIRECTORY, CleanerCheckpoint(5, 7))
-    assert read_checkpoint(disk, DIRECTORY) == CleanerCheckpoint(5, 7)
-    data = disk.read_all(DIRECTORY / "compacted")
-    for length in range(len(data)):
-        disk.put(DIRECTORY / "compacted", data[:length])
-        assert read_checkpoint(disk, DIRECTORY) == CleanerCheckpoint()
-    disk.put(DIRECTORY / "compacted", b"\1" + data[1:])
-    assert read_checkpoint(disk, DIRECTORY) == CleanerCheckpoint()
 
 
 def test_an_older_slot_of_the_watermark_speaks_of_places_of_the_old_generation() -> None:

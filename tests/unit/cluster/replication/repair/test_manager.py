@@ -22,6 +22,11 @@ from goq.cluster.replication.repair.protocol import RepairRequest, RepairRespons
 from goq.cluster.replication.replica import Replica, ReplicaAssignment, ReplicaLogs
 from goq.config.topic import TopicSettings
 from goq.errors import Unavailable
+from goq.storage.compaction.checkpoint import (
+    CleanerCheckpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from goq.storage.log.log import Log
 from goq.storage.log.repair import Gap, scan_segment
 from tests.support.eventually import until
@@ -187,6 +192,22 @@ def test_of_a_compacted_log_all_segments_up_to_the_damaged_one_are_those_of_anot
     asyncio.run(run())
 
 
+def test_segments_of_another_replica_do_not_count_as_seen_by_compaction() -> None:
+    async def run() -> None:
+        node = Node()
+        node.has_compaction = True
+        for _ in range(3):
+            node.add_segment()
+        directory = node.logs.messages.directory
+        write_checkpoint(node.disk, directory, CleanerCheckpoint(12, 0))
+        node.damage(7)
+        await node.check()
+        assert node.report().damaged_gaps == 0
+        assert read_checkpoint(node.disk, directory) == CleanerCheckpoint()
+
+    asyncio.run(run())
+
+
 def test_damage_in_the_active_segment_of_a_compacted_log_is_repaired_once_it_is_sealed() -> None:
     async def run() -> None:
         node = Node()
@@ -256,6 +277,30 @@ def test_a_follower_is_repaired_while_it_stores_nothing() -> None:
         await node.check()
         assert node.offsets() == [0, 1, 2]
         assert node.repairs.repaired_frames == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("has_compaction", [False, True])
+def test_a_replica_that_leads_while_another_is_asked_is_left_alone(has_compaction: bool) -> None:
+    """It has the same logs open as before, and writes them itself."""
+
+    async def run() -> None:
+        node = Node()
+        node.has_compaction = has_compaction
+        node.damage(1)
+        asked = node._call
+
+        async def call(*request: Any) -> tuple[RepairResponse, memoryview]:
+            answer = await asked(*request)
+            progress = ReplicaProgress("a", LogOffsets(3, 0), in_sync=NODES, min_insync=1)
+            node.replica.as_leader = LeaderReplica(KEY, 1, node.logs, progress)
+            return answer
+
+        node.repairs = RepairManager(cast(Any, node), call)
+        await node.check()
+        assert node.offsets() == [0, 2]
+        assert (node.recorded, node.repairs.repaired_frames) == (0, 0)
 
     asyncio.run(run())
 
