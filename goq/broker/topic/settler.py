@@ -232,6 +232,10 @@ class TopicSettler:
         """Return expired credit to a stream that was granted more."""
         self._wake_silent(self._credits.on_grant(account))
 
+    def on_resigned(self, number: int) -> None:
+        """Return the credit of all leases of a partition that this node leads no longer."""
+        self._wake_silent(self._credits.on_resigned(number))
+
     def _wake_silent(self, groups: Iterable[str]) -> None:
         for group in groups:
             self._receiver.waiters.wake_silent(group)

@@ -7,6 +7,8 @@ settlements. A settlement of a lease that no stream holds costs one lookup.
 The credit of an expired lease comes back with the next sign of life of the consumer: a settlement
 of a message of the stream, lost or not, an extension, a heartbeat, or more credit. Until then the
 stream is *silent*. So a consumer that hangs gets no more messages than its credit.
+
+A partition that another node leads now returns all its credit: its settlements go there.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class CreditAccount:
         self.group = group
         self.consumer = consumer
         self.in_flight = 0
-        self.expired: set[Key] = set()
-        """The leases with messages that expired since the last sign of life."""
+        self.expired: dict[Key, int] = {}
+        """The number of messages that expired since the last sign of life, by their leases."""
         self.expired_count = 0
         self.spans: dict[Key, Sequence[Span]] = {}
         self._left: dict[Key, int] = {}
@@ -74,8 +76,13 @@ class CreditAccount:
 
     def expire(self, key: Key, count: int) -> None:
         """Keep the credit of messages whose lease expired."""
-        self.expired.add(key)
+        self.expired[key] = self.expired.get(key, 0) + count
         self.expired_count += count
+
+    def forget_expired(self, key: Key) -> None:
+        """Return the credit of an expired lease, of which no sign of life can be seen here."""
+        self.expired_count -= self.expired.pop(key)
+        self.wake()
 
     def revive(self) -> None:
         """Return the credit of expired leases: the consumer has shown life."""
@@ -164,6 +171,20 @@ class StreamCredits:
     def on_grant(self, account: CreditAccount) -> set[str]:
         """Return expired credit to a stream; return as :meth:`on_life` does."""
         return self._revive({account})
+
+    def on_resigned(self, partition: int) -> set[str]:
+        """Return all credit of a partition's leases; return the groups of any that expired.
+
+        Another node leads the partition: it hears of what is settled, and this one does not.
+        """
+        for key, (_, account) in list(self.owners.items()):
+            if key[0] == partition:
+                self._reduce(key, account, 0)
+        silent = {key: account for key, account in self.expired.items() if key[0] == partition}
+        for key, account in silent.items():
+            del self.expired[key]
+            account.forget_expired(key)
+        return {account.group for account in silent.values()}
 
     def _revive(self, accounts: set[CreditAccount]) -> set[str]:
         silent = [account for account in accounts if account.expired]

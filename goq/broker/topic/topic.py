@@ -211,7 +211,7 @@ class Topic:
         outbox_worker = self._outbox_workers.pop(number)
         await partition.resign(reason)
         await outbox_worker.stop()
-        self.credits.on_settled(number, None, 0)
+        self.settler.on_resigned(number)
         self.receiver.log_readers.wake(number)
 
     def _partition(
@@ -372,4 +372,5 @@ class Topic:
 
 
 def _unsettled_count(partitions: PartitionTable, group: str, number: int, token: int) -> int:
-    return partitions[number].leases.unsettled_count(group, token)
+    partition = partitions.get(number)  # None once another node leads it
+    return 0 if partition is None else partition.leases.unsettled_count(group, token)

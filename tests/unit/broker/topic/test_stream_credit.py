@@ -38,6 +38,14 @@ def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> 
             chance = draw.random()
             if chance < 0.5:
                 credits.on_settled(*key, count)
+            elif chance < 0.6:
+                resigned = {k for k in leases.left if k[0] == key[0]}
+                had_expired = any(resigned & kept.keys() for kept in expired.values())
+                assert bool(credits.on_resigned(key[0])) == had_expired
+                for gone in resigned:  # another leader settles them
+                    leases.left[gone] = 0
+                    for kept in expired.values():
+                        kept.pop(gone, None)
             elif chance < 0.9:
                 credits.on_settled(*key, count, has_expired=True)
                 if key in owner and count:
@@ -57,6 +65,10 @@ def test_credit_in_use_is_what_is_left_of_the_leases_over_random_histories() -> 
                 assert account.room == account.credit - account.in_flight - account.expired_count
                 assert set(account.spans) == {k for k, left in expected.items() if left}
         assert set(credits.expired) == {key for kept in expired.values() for key in kept}
+        if seed % 2:
+            for number in range(3):
+                credits.on_resigned(number)
+            assert [account.room for account in accounts] == [100, 5]
         for account in accounts:
             credits.closed(account)
         assert not credits.expired
@@ -73,6 +85,27 @@ def test_what_is_settled_after_the_end_of_a_stream_is_nobodys() -> None:
     credits.on_settled(0, 7, 1)
     credits.on_settled(0, None, 0)
     assert account.in_flight == 3
+
+
+def test_a_partition_that_another_node_leads_keeps_no_credit_here() -> None:
+    async def scenario() -> None:
+        credits = StreamCredits(lambda _group, _partition, _token: 3)
+        account = CreditAccount(9, "g")
+        credits.opened(account)
+        for partition in (0, 1):
+            credits.leased("g", account, (partition, 7), [(0, 3, 1)])
+            credits.on_settled(partition, 7, 2, has_expired=True)
+        waiting = asyncio.ensure_future(account.changed())
+        await asyncio.sleep(0)
+        assert credits.on_resigned(0) == {"g"}
+        await waiting
+        assert (account.in_flight, account.expired_count) == (1, 2)
+        assert credits.on_resigned(0) == set()
+        assert credits.on_life([(0, 7)]) == set()
+        assert credits.on_life([(1, 7)]) == {"g"}
+        assert account.room == 8
+
+    asyncio.run(scenario())
 
 
 def test_a_lease_that_was_over_before_it_was_noted_uses_no_credit() -> None:
