@@ -25,7 +25,11 @@ _COUNTS = ("cursor", "lag", "ready", "leased", "retry", "blocked", "scheduled")
 def groups_batch(
     topic: TopicDescription, groups: Sequence[GroupDescription], now_us: int
 ) -> pa.RecordBatch:
-    """Return a row for each group and partition of a node's description."""
+    """Return a row for each group and partition of a node's description.
+
+    The groups may be described later than the topic: a partition that was added meanwhile has no
+    row.
+    """
     bounds = {p.partition: p for p in topic.partitions}
     rows = [
         {
@@ -39,6 +43,7 @@ def groups_batch(
         }
         for group in groups
         for each in group.partitions
+        if each.partition in bounds
     ]
     return pa.RecordBatch.from_pylist(rows, schema=GROUPS)
 

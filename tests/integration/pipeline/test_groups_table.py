@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from goq.client import Client
+from goq.client import Client, GroupDescription
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.groups_table import export_groups
 from goq.pipeline.export.ledger import ExportLedger
@@ -71,3 +71,20 @@ def test_stopped_at_any_change_every_file_is_in_one_manifest_after_the_next_run(
             assert {e.rows for e in named} == {3}
             changes += 1
     assert changes > 3
+
+
+def test_a_partition_that_is_added_while_groups_are_read_has_its_rows_in_the_next_file(
+    node: RunningNode, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(node.url) as client:
+        client.publish(topic, "v")
+        client.receive_batch(topic, "g", max_messages=1, wait="5s").ack()
+        list_groups = client.list_groups
+
+        def after_the_change(name: str) -> tuple[GroupDescription, ...]:
+            client.alter_topic(name, partitions=4)
+            return list_groups(name)
+
+        monkeypatch.setattr(client, "list_groups", after_the_change)
+        assert export_groups(client, LocalDestination(tmp_path), topic, 1_000_000) == 3
+        assert export_groups(client, LocalDestination(tmp_path), topic, 2_000_000) == 4
