@@ -10,7 +10,8 @@ that outgrows its column gets a wider one beside it: ``total`` bigint, then ``to
 ``total_string``. The widest column has every value from then on; ``total`` keeps what fits.
 
 A field that fits none of its columns is null in them, and the row has the whole value in
-``_corrupt``. So has a value that is no JSON object.
+``_corrupt``. So is a field that a value has twice, as ``{"a_b": 1, "a": {"b": 2}}`` has ``a_b``. So
+has a value that is no JSON object.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ COLUMNS_MAX = 1_000
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 DEPTH_MAX = 16
 _TABLES_OWN = {name.lower() for name in (*MESSAGES.names, *FOLDERS, CORRUPT)}
+_AMBIGUOUS = object()
+"""The item of a field that a value has twice once it is flattened: it fits no type."""
+
 _INT64 = range(-(2**63), 2**63)
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?")
 
@@ -182,10 +186,22 @@ def _flat(
     for name, item in read.items():
         place = f"{prefix}{name}"
         if isinstance(item, dict) and depth_left and place not in whole:
-            flat.update(_flat(item, f"{place}_", depth_left - 1, whole))
+            inner = _flat(item, f"{place}_", depth_left - 1, whole)
+            for field in inner.keys() & flat.keys():
+                inner[field] = _either(flat[field], inner[field])
+            flat.update(inner)
+        elif place in flat:
+            flat[place] = _either(flat[place], item)
         else:
             flat[place] = item
     return flat
+
+
+def _either(one: Any, other: Any) -> Any:
+    """Return the item that is not null of two that have one field."""
+    if one is None or other is None:
+        return other if one is None else one
+    return _AMBIGUOUS
 
 
 def kind_of(item: Any) -> str | None:

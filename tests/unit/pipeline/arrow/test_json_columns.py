@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from goq.errors import InvalidInput
-from goq.pipeline.arrow.json_columns import JsonDecoder, decoded_schema, parse_columns
+from goq.pipeline.arrow.json_columns import TYPES, JsonDecoder, decoded_schema, parse_columns
 from goq.pipeline.arrow.json_inference import counted, evolved
 from goq.pipeline.arrow.schema import MESSAGES
 
@@ -56,6 +56,26 @@ def test_nested_objects_are_flattened_and_lists_kept_as_text() -> None:
 def test_what_does_not_fit_is_kept_whole(value: bytes) -> None:
     (row,) = decoded("id bigint", value)
     assert row == {"id": None, "_corrupt": value.decode("utf-8", "backslashreplace")}
+
+
+TWICE = (b'{"id": 7, "a_b": 1, "a": {"b": 2}}', b'{"a": {"b": 2}, "id": 7, "a_b": 1}')
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_field_that_a_value_has_twice_is_null_and_the_value_kept_whole(kind: str) -> None:
+    for value, row in zip(TWICE, decoded(f"id bigint, a_b {kind}", *TWICE), strict=True):
+        assert row == {"id": 7, "a_b": None, "_corrupt": value.decode()}
+
+
+def test_a_field_that_a_value_has_twice_gets_a_column() -> None:
+    assert evolved({}, counted(TWICE, {})) == {"id": "bigint", "a_b": "string"}
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"a_b": null, "a": {"b": 2}}', b'{"a_b": 2, "a": {"b": null}}']
+)
+def test_a_field_that_is_there_twice_and_null_once_has_the_other_value(value: bytes) -> None:
+    assert decoded("a_b bigint", value) == [{"a_b": 2, "_corrupt": None}]
 
 
 def test_a_tombstone_and_a_missing_field_are_null_and_not_corrupt() -> None:
