@@ -240,17 +240,21 @@ def _decoding(form: str | None, schema: str | None) -> Decoding | None:
 
 def _span(from_time: str | None, to_time: str | None) -> TimeSpan:
     """Return the bounds in time; relative times count from the start of the command."""
+    from goq.errors import UsageError
     from goq.pipeline.export.staged_files import TimeSpan
     from goq.units import parse_time_us
 
     now_us = time.time_ns() // 1000
     given = (("--from-time", from_time), ("--to-time", to_time))
-    return TimeSpan(
+    span = TimeSpan(
         *(
             None if text is None else parse_time_us(text, now_us=now_us, field=name)
             for name, text in given
         )
     )
+    if span.from_us is not None and span.to_us is not None and span.to_us <= span.from_us:
+        raise UsageError("--to-time is not after --from-time: no message is between them")
+    return span
 
 
 def _catalog(register: tuple[str, str] | None) -> TableCatalog | None:

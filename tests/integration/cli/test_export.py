@@ -142,6 +142,10 @@ def test_bounds_in_time_are_kept_by_the_folder(goq: Run, topic: str, tmp_path: P
         (("{topic}", "--to", "what://ever"), 7, b"cannot be written to"),
         (("{topic}", "--to", "{}/out", "--engine", "abacus"), 2, b"there is no engine"),
         (("{topic}", "--to", "{}/out", "--from-time", "soon"), 7, b"soon"),
+        (
+            ("{topic}", "--to", "{}/out", "--from-time", "now", "--to-time", "-1h"),
+            *(2, b"--to-time is not after --from-time"),
+        ),
         (("{topic}", "nope", "--to", "{}/out"), 3, b"there is no topic 'nope'"),
         (("{topic}", "--to", "{}/full/letters.txt"), 6, b"a file has a folder's place"),
         (("{topic}", "--to", "{}/out", "--schema", "id bigint"), 2, b"--schema goes with"),
