@@ -95,10 +95,11 @@ class Export:
         """Return the state of the export; None before the first run.
 
         Raises ``Conflict`` if it began with other bounds or columns, or is that of an earlier topic
-        of the name.
+        of the name, ``CorruptData`` if its state is gone.
         """
         state = self._ledger.state()
         if state is None:
+            self._ledger.check_unbegun()
             return None
         topic_id = self._source.topic_id(self._topic)
         if state.topic_id and topic_id and state.topic_id != topic_id:

@@ -55,10 +55,15 @@ def export_groups(client: Client, target: Destination, topic: str, now_us: int) 
     """
     finish_merges(target, TABLE, topic)
     ledger = ExportLedger(target, TABLE, topic)
-    state = _state(ledger, target, topic)
+    stored = ledger.state()
+    if stored is None:
+        ledger.check_unbegun()
+    state = _finished(ledger, target, stored or ExportState(id=uuid4().hex, topic=topic))
     batch = groups_batch(client.describe_topic(topic), client.list_groups(topic), now_us)
     if not batch.num_rows:
         return 0
+    if stored is None:
+        ledger.put_state(state)  # before any file, so files without a state have lost it
     staging = target.staging(TABLE, topic)
     staging.empty()
     piece = Piece(-1, now_us, now_us + 1)
@@ -75,13 +80,13 @@ def export_groups(client: Client, target: Destination, topic: str, now_us: int) 
     return len(batch)
 
 
-def _state(ledger: ExportLedger, target: Destination, topic: str) -> ExportState:
+def _finished(ledger: ExportLedger, target: Destination, state: ExportState) -> ExportState:
     """Return the table's state, including the file of an interrupted run."""
-    state, plan = ledger.state() or ExportState(id=uuid4().hex, topic=topic), ledger.plan()
+    plan = ledger.plan()
     if plan is None or plan.number <= state.plans:
         return state
     (piece,) = plan.pieces
-    path = _path(topic, format_time_us(piece.start)[:10], piece.start)
+    path = _path(state.topic, format_time_us(piece.start)[:10], piece.start)
     if not target.exists(path):
         return state
     published = read_published(target, path, piece, "time", "partition")

@@ -137,6 +137,7 @@ class ExportLedger:
     def __init__(self, target: Destination, table: str, topic: str) -> None:
         self._target = target
         self._folder = f"_goq/{table}/{topic}"
+        self._files = f"{table}/topic_folder={topic}"
 
     def state(self) -> ExportState | None:
         """Return the state, None before the first export; raise ``CorruptData``."""
@@ -158,6 +159,29 @@ class ExportLedger:
             msgspec.structs.replace(each, files=[e for e in each.files if e.path not in gone])
             for each in found
         ]
+
+    def manifests_since(self, number: int, state: ExportState) -> list[Manifest]:
+        """Return the manifests with numbers above ``number``, in order, as they were written.
+
+        Raises ``CorruptData`` if one of those that the state counts is gone.
+        """
+        found = self.all_manifests(number)
+        gone = set(range(number + 1, state.plans + 1)) - {each.number for each in found}
+        if gone:
+            raise CorruptData(
+                f"{self._folder}/{_name(min(gone))} is gone, and with it which files to register:"
+                " restore it, or export into an empty folder"
+            )
+        return found
+
+    def check_unbegun(self) -> None:
+        """Raise ``CorruptData`` if there are manifests or files, though there is no state."""
+        kept = [n for n in self._target.names(self._folder) if _MANIFEST.fullmatch(n)]
+        if kept or self._target.names(self._files):
+            raise CorruptData(
+                f"{self._folder}/state.json is gone, and with it what {self._files} has: restore"
+                " it, or export into an empty folder"
+            )
 
     def all_manifests(self, after: int = 0) -> list[Manifest]:
         """Return the manifests with numbers above ``after``, in order, as they were written."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from goq.errors import Conflict, Unavailable
+from goq.errors import Conflict, CorruptData, Unavailable
 from goq.model import Message
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
 from goq.pipeline.export.catalogs.delta import DeltaTables
@@ -169,6 +169,23 @@ def test_old_and_new_files_are_one_table_after_a_change(tmp_path: Path, change: 
     DeltaTables().register(target, "orders")
     rows = polars.read_delta(str(tmp_path / "messages")).to_dicts()
     assert cells(rows) == CHANGES[change].wanted
+
+
+def test_a_manifest_that_is_gone_is_said_and_nothing_after_it_registered(lake: Lake) -> None:
+    for _ in range(3):
+        lake.run()
+    manifest = lake.target.root / "_goq/messages/orders/manifest-000002.json"
+    data = manifest.read_bytes()
+    manifest.unlink()
+    with pytest.raises(CorruptData, match=r"manifest-000002\.json is gone"):
+        lake.register()
+    manifest.write_bytes(data)
+    lake.register()
+    assert lake.in_delta() == lake.in_files()
+    manifest.unlink()  # its files are registered: nobody needs it
+    lake.run()
+    lake.register()
+    assert lake.in_delta() == lake.in_files()
 
 
 def test_a_table_of_somebody_else_is_left_alone(lake: Lake) -> None:

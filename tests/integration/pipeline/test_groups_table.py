@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from goq.client import Client, GroupDescription
+from goq.errors import CorruptData
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.groups_table import export_groups
 from goq.pipeline.export.ledger import ExportLedger
@@ -43,8 +44,9 @@ class StoppingTarget(LocalDestination):
         self._change(lambda: LocalDestination.remove(self, path))
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
 def test_stopped_at_any_change_every_file_is_in_one_manifest_after_the_next_run(
-    node: RunningNode, topic: str, tmp_path: Path
+    node: RunningNode, topic: str, tmp_path: Path, has_begun: bool
 ) -> None:
     changes = 0
     with Client(node.url) as client:
@@ -52,7 +54,8 @@ def test_stopped_at_any_change_every_file_is_in_one_manifest_after_the_next_run(
         client.receive_batch(topic, "g", max_messages=1, wait="5s").ack()
         while True:
             root = tmp_path / str(changes)
-            export_groups(client, LocalDestination(root), topic, 1_000_000)
+            if has_begun:
+                export_groups(client, LocalDestination(root), topic, 1_000_000)
             try:
                 export_groups(client, StoppingTarget(root, changes), topic, 86_400_000_000)
             except Stopped:
@@ -88,3 +91,16 @@ def test_a_partition_that_is_added_while_groups_are_read_has_its_rows_in_the_nex
         monkeypatch.setattr(client, "list_groups", after_the_change)
         assert export_groups(client, LocalDestination(tmp_path), topic, 1_000_000) == 3
         assert export_groups(client, LocalDestination(tmp_path), topic, 2_000_000) == 4
+
+
+def test_a_state_that_is_gone_is_said_and_no_file_added(
+    node: RunningNode, topic: str, tmp_path: Path
+) -> None:
+    with Client(node.url) as client:
+        client.publish(topic, "v")
+        client.receive_batch(topic, "g", max_messages=1, wait="5s").ack()
+        export_groups(client, LocalDestination(tmp_path), topic, 1_000_000)
+        (tmp_path / f"_goq/groups/{topic}/state.json").unlink()
+        with pytest.raises(CorruptData, match=r"state\.json is gone"):
+            export_groups(client, LocalDestination(tmp_path), topic, 2_000_000)
+    assert len(list(tmp_path.glob("groups/*/*/*"))) == 1

@@ -74,7 +74,7 @@ def _table(target: Destination, name: str) -> DeltaTable:
 def _commit(target: Destination, name: str, ledger: ExportLedger, state: ExportState) -> int:
     """Add what the table lacks now, in one commit; return the number of files."""
     table = _table(target, name)
-    manifests = ledger.all_manifests(after=table.transaction_version(state.id) or 0)
+    manifests = ledger.manifests_since(table.transaction_version(state.id) or 0, state)
     if not manifests:
         return 0
     if not state.is_registered:  # before a table names a file

@@ -101,7 +101,7 @@ class IcebergCatalog:
         table = self._table(name)
         reached = self._reached(table, name, topic, state)
         ledger = ExportLedger(target, name, topic)
-        manifests = ledger.all_manifests(after=reached)
+        manifests = ledger.manifests_since(reached, state)
         if not manifests:
             return 0
         if not state.is_registered:  # before a catalog names a file

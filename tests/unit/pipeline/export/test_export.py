@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,23 @@ def test_a_state_that_cannot_be_read_is_said_and_nothing_written(tmp_path: Path)
     state.write_bytes(state.read_bytes()[:-3])
     with pytest.raises(CorruptData, match=r"state\.json"):
         export(log, LocalDestination(tmp_path)).run()
+
+
+@pytest.mark.parametrize("left", ["files and manifests", "files", "manifests"])
+def test_a_state_that_is_gone_is_said_and_nothing_exported_again(tmp_path: Path, left: str) -> None:
+    log = LoggedFrames(1)
+    grow(log, random.Random(15), 10)
+    export(log, LocalDestination(tmp_path)).run()
+    (tmp_path / "_goq/messages/orders/state.json").unlink()
+    if left == "files":
+        (tmp_path / "_goq/messages/orders/manifest-000001.json").unlink()
+    if left == "manifests":
+        shutil.rmtree(tmp_path / "messages/topic_folder=orders")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    grow(log, random.Random(16), 10)
+    with pytest.raises(CorruptData, match=r"state\.json is gone.*restore it"):
+        export(log, LocalDestination(tmp_path)).run()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("stored", ["state.json", "plan.json"])
