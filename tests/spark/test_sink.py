@@ -128,6 +128,14 @@ def test_a_query_with_a_name_is_written_once_and_one_without_each_time(
     assert logged(node, topic) == sorted([*expected(20), "v0", "v0"])
 
 
+def test_a_write_without_rows_leaves_its_name_to_another(
+    spark: SparkSession, node: RunningNode, topic: str
+) -> None:
+    for count in (0, 2, 3):
+        save(numbers(spark, count), node, topic, txnId="load-1")
+    assert logged(node, topic) == expected(2)
+
+
 def test_a_query_that_fails_leaves_nothing_to_be_seen(
     spark: SparkSession, node: RunningNode, topic: str
 ) -> None:

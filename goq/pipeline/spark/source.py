@@ -89,7 +89,7 @@ class GoqDataSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads the range between two offsets, resolved when the query is planned."""
+    """Reads the range between two offsets, resolved when the first query of a frame is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         if options.starting == "latest" or options.ending == "earliest":
