@@ -54,7 +54,11 @@ class MessageBatch:
         return len(self.values)
 
     def add(self, message: Message, size_bytes: int, partition: int | None = None) -> None:
-        """Add a message that takes ``size_bytes``."""
+        """Add a message that takes ``size_bytes``.
+
+        The value is added last. If a signal handler raises before, the other columns may have more
+        than ``values``; their ends are replaced by the next message.
+        """
         before = len(self.values)
         if message.key is not None and self.keys is None:
             self.keys = [None] * before
@@ -64,50 +68,60 @@ class MessageBatch:
             self.partitions = [None] * before
         if self.delivery is None and has_delivery_options(message):
             self.delivery = [_PLAIN] * before
-        self.values.append(message.value)
         if self.keys is not None:
-            self.keys.append(message.key)
+            self.keys[before:] = (message.key,)
         if self.headers is not None:
-            self.headers.append(message.headers)
+            self.headers[before:] = (message.headers,)
         if self.partitions is not None:
-            self.partitions.append(partition)
+            self.partitions[before:] = (partition,)
         if self.delivery is not None:
-            self.delivery.append(message)
+            self.delivery[before:] = (message,)
         self.size_bytes += size_bytes
+        self.values.append(message.value)
 
     def add_messages(self, messages: Sequence[Message], size_bytes: int) -> None:
         """Add messages that together take ``size_bytes``."""
+        before = len(self.values)
         keys = [message.key for message in messages]
         headers = [message.headers for message in messages]
         if self.keys is None and keys.count(None) < len(keys):
-            self.keys = [None] * len(self.values)
+            self.keys = [None] * before
         if self.headers is None and any(headers):
-            self.headers = [()] * len(self.values)
+            self.headers = [()] * before
         if self.delivery is None and any(map(has_delivery_options, messages)):
-            self.delivery = [_PLAIN] * len(self.values)
-        self.values.extend([message.value for message in messages])
+            self.delivery = [_PLAIN] * before
         if self.keys is not None:
-            self.keys.extend(keys)
+            self.keys[before:] = keys
         if self.headers is not None:
-            self.headers.extend(headers)
+            self.headers[before:] = headers
         if self.partitions is not None:
-            self.partitions.extend([None] * len(messages))
+            self.partitions[before:] = [None] * len(messages)
         if self.delivery is not None:
-            self.delivery.extend(messages)
+            self.delivery[before:] = messages
         self.size_bytes += size_bytes
+        self.values.extend([message.value for message in messages])
 
     def add_values(self, values: Sequence[bytes], size_bytes: int) -> None:
         """Add messages that have only a value."""
-        self.values.extend(values)
+        before = len(self.values)
         if self.keys is not None:
-            self.keys.extend([None] * len(values))
+            self.keys[before:] = [None] * len(values)
         if self.headers is not None:
-            self.headers.extend([()] * len(values))
+            self.headers[before:] = [()] * len(values)
         if self.partitions is not None:
-            self.partitions.extend([None] * len(values))
+            self.partitions[before:] = [None] * len(values)
         if self.delivery is not None:
-            self.delivery.extend([_PLAIN] * len(values))
+            self.delivery[before:] = [_PLAIN] * len(values)
         self.size_bytes += size_bytes
+        self.values.extend(values)
+
+    def _drop_valueless(self) -> None:
+        """Drop what an interrupted ``add`` left in the other columns."""
+        columns: tuple[list[Any] | None, ...]
+        columns = (self.keys, self.headers, self.partitions, self.delivery)
+        for column in columns:
+            if column is not None:
+                del column[len(self.values) :]
 
     def divide(
         self, partitions: int, *, keyless_to: int, default_lane: int = 0
@@ -117,6 +131,7 @@ class MessageBatch:
         Messages without a key go to ``keyless_parts`` partitions, the first being ``keyless_to``.
         ``default_lane`` is the lane of messages that name none.
         """
+        self._drop_valueless()
         if self.keys is None and self.partitions is None and self.delivery is None:
             return self._runs(partitions, keyless_to)
         places: dict[int, list[int]] = {}
@@ -170,6 +185,7 @@ class MessageBatch:
 
     def whole(self, partition: int, *, default_lane: int = 0) -> PartitionShare:
         """Return all messages as the share of one partition."""
+        self._drop_valueless()
         columns = Columns(self.values, self.keys, self.headers)
         if self.delivery is not None:
             columns = add_delivery_columns(columns, self.delivery, default_lane)

@@ -1,4 +1,9 @@
-"""The producer: messages gather into batches, which a worker sends."""
+"""The producer: messages gather into batches, which a worker sends.
+
+A signal handler may raise in a caller, between any two instructions. So whatever the worker must
+know is told before it is so, under the monitor that the worker needs to look: a wake-up that came
+too early is only an idle one. Each change of the batches is one assignment or one call in C.
+"""
 
 from __future__ import annotations
 
@@ -74,10 +79,10 @@ class AsyncProducer:
 
     A message is kept until the node has stored it. A batch that cannot be stored stays first in the
     queue. The next call of ``send``, ``flush`` or ``aclose`` raises its error, and the same batch
-    is then sent again. A ``send`` that raises has not taken its
-    message. ``unsent`` tells how many messages the node has not confirmed. While too many
-    batches wait, ``send`` waits too. In a forked child all calls but ``aclose`` raise: the messages
-    are the parent's.
+    is then sent again. A ``send`` that raises a ``GoqError`` has not taken its message; what a
+    signal handler raises may come after the message was taken. ``unsent`` tells how many messages
+    the node has not confirmed. While too many batches wait, ``send`` waits too. In a forked child
+    all calls but ``aclose`` raise: the messages are the parent's.
 
     ``on_published`` is called with each batch that was stored, by the worker: it must be quick.
     """
@@ -93,14 +98,19 @@ class AsyncProducer:
         self._on_published = on_published
         self._owner = Owner("producer")
         self._monitor = Monitor()
-        self._open = MessageBatch()
+        self._batches: deque[MessageBatch] = deque([MessageBatch()])
+        """Those that are sealed, in the order of sending, and at the end the open one."""
         self._send_open_at_s = 0.0
-        self._sealed: deque[MessageBatch] = deque()
         self._job: PreparedBatch | None = None
         self._error: Exception | None = None
         self._worker: Worker | None = None
+        self._is_working = False
         self._closed = False
-        self.unsent = 0
+
+    @property
+    def unsent(self) -> int:
+        """The number of messages that the node has not confirmed."""
+        return sum(map(len, list(self._batches)))
 
     async def __aenter__(self) -> AsyncProducer:
         return self
@@ -143,8 +153,8 @@ class AsyncProducer:
         size_bytes = message_bytes(message)
         with self._monitor:
             await self._room_for(size_bytes)
-            self._open.add(message, size_bytes)
-            self._added(1)
+            self._batches[-1].add(message, size_bytes)
+            self._seal_if_full()
 
     async def apply(self, message: Message, options: DeliveryOptions) -> Message:
         """Return a message for :meth:`send_many`, with options put in."""
@@ -168,8 +178,9 @@ class AsyncProducer:
         self._owner.check()
         with self._monitor:
             self._seal()
-            last = self._sealed[-1] if self._sealed else None
-            while last is not None and last in self._sealed:
+            batches = list(self._batches)
+            last = batches[-2] if len(batches) > 1 else None
+            while last is not None and last in self._batches:
                 self._raise_error()
                 await self._monitor.wait()
             self._raise_error()
@@ -189,47 +200,50 @@ class AsyncProducer:
         with self._monitor:
             start = 0
             while start < len(items):
-                piece = items[start : start + self._options.batch - len(self._open)]
-                size_bytes = sum(map(size_of, piece))
-                if self._open.size_bytes + size_bytes > self._options.batch_bytes:
+                self._seal_if_full()
+                count, size_bytes = len(self._batches[-1]), self._batches[-1].size_bytes
+                piece = items[start : start + self._options.batch - count]
+                piece_bytes = sum(map(size_of, piece))
+                if size_bytes + piece_bytes > self._options.batch_bytes:
                     piece = self._fitting(piece, size_of)
-                    size_bytes = sum(map(size_of, piece))
-                await self._room_for(size_bytes)
-                if len(piece) > self._options.batch - len(self._open):
+                    piece_bytes = sum(map(size_of, piece))
+                await self._room_for(piece_bytes)
+                if len(piece) > self._options.batch - len(self._batches[-1]):
                     continue  # another sender filled the batch while this one waited
-                add(self._open, piece, size_bytes)
-                self._added(len(piece))
+                add(self._batches[-1], piece, piece_bytes)
                 start += len(piece)
+            self._seal_if_full()
 
     async def _room_for(self, size_bytes: int) -> None:
-        """Seal the open batch where it is full; wait while too many batches wait."""
+        """Have an open batch with room, and its worker told; wait while too many batches wait."""
         while True:
             self._raise_error()
             if self._closed:
                 raise InvalidInput("the producer is closed")
-            if self._open.size_bytes + size_bytes > self._options.batch_bytes:
+            batch = self._batches[-1]
+            is_full = len(batch.values) >= self._options.batch
+            if is_full or batch.size_bytes + size_bytes > self._options.batch_bytes:
                 self._seal()
-            if len(self._sealed) <= WAITING_BATCHES_MAX:
-                return
+            if len(self._batches) - 1 <= WAITING_BATCHES_MAX:
+                break
             await self._monitor.wait()
-
-    def _added(self, count: int) -> None:
-        self.unsent += count
-        if len(self._open) >= self._options.batch:
-            self._seal()
-        elif len(self._open) == count:
+        if not self._batches[-1].values:
             self._send_open_at_s = time.monotonic() + self._options.linger_ms / 1000
             self._wake_worker()
 
+    def _seal_if_full(self) -> None:
+        if len(self._batches[-1].values) >= self._options.batch:
+            self._seal()
+
     def _seal(self) -> None:
-        if len(self._open):
-            self._sealed.append(self._open)
-            self._open = MessageBatch()
+        """Close the open batch, if it has messages, and open another."""
+        if self._batches[-1].values:
             self._wake_worker()
+            self._batches.append(MessageBatch())
 
     def _fitting(self, items: Sequence[Item], size_of: Callable[[Item], int]) -> Sequence[Item]:
         """Return the first of ``items`` that fill the open batch, or a whole new one."""
-        room_bytes = self._options.batch_bytes - self._open.size_bytes
+        room_bytes = self._options.batch_bytes - self._batches[-1].size_bytes
         ends = list(accumulate(map(size_of, items)))
         if ends[0] > room_bytes:
             room_bytes = self._options.batch_bytes
@@ -241,9 +255,10 @@ class AsyncProducer:
         self._monitor.notify_all()
 
     def _raise_error(self) -> None:
-        error, self._error = self._error, None
+        error = self._error
         if error is not None:
             self._monitor.notify_all()  # the worker goes on with the same batch
+            self._error = None
             raise error
 
     async def _close(self, *, try_again: bool) -> None:
@@ -256,12 +271,11 @@ class AsyncProducer:
                 if try_again:
                     self._error = None
                 self._seal()
-                self._monitor.notify_all()
-                while self._sealed and self._error is None:
+                while len(self._batches) > 1 and self._error is None:
                     await self._monitor.wait()
             finally:
-                self._closed = True
                 self._monitor.notify_all()
+                self._closed = True
         if self._worker is not None:
             await self._worker.join()
         error, self._error = self._error, None
@@ -270,13 +284,17 @@ class AsyncProducer:
 
     async def _work(self) -> None:
         """Send the batches in their order until the producer is closed."""
+        with self._monitor:
+            if self._is_working:  # a start that was interrupted has been made good by another
+                return
+            self._is_working = True
         while True:
             with self._monitor:
                 while not self._due():
                     if self._closed:
                         return
                     await self._monitor.wait(self._until_due_s())
-                batch = self._sealed[0]
+                batch = self._batches[0]
             error = await self._send(batch)
             with self._monitor:
                 self._error = error
@@ -298,19 +316,18 @@ class AsyncProducer:
             return error
         finally:
             with self._monitor:
-                self._sealed.popleft()
-                self.unsent -= len(batch)
+                self._batches.popleft()
         return None
 
     def _due(self) -> bool:
         if self._error is not None or self._closed:
             return False
-        if not self._sealed and len(self._open) and time.monotonic() >= self._send_open_at_s:
-            self._sealed.append(self._open)
-            self._open = MessageBatch()
-        return bool(self._sealed)
+        is_alone = len(self._batches) == 1 and len(self._batches[0])
+        if is_alone and time.monotonic() >= self._send_open_at_s:
+            self._batches.append(MessageBatch())
+        return len(self._batches) > 1
 
     def _until_due_s(self) -> float | None:
-        if self._error is not None or not len(self._open):
+        if self._error is not None or not len(self._batches[-1]):
             return None
         return max(0.0, self._send_open_at_s - time.monotonic())

@@ -9,14 +9,19 @@ Single messages share requests by flat combining (Hendler, Incze, Shavit, Tzafri
 caller queues its message, then waits for the lock. The caller that gets it sends all queued
 messages; the others find their result when they get the lock. One request is under way at a time,
 and it grows with the load.
+
+A signal handler may raise in any caller, between any two instructions. So each step here is one
+assignment, which can be repeated: a message stays in the queue until its outcome is known, and a
+request that was left is sent again as it was, under the same sequences.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple
 
 from goq.client._sync.frame_publisher import post_frames
@@ -30,22 +35,29 @@ from goq.client.messages import Published, PublishedBatch, PublishedRun, joined
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import TopicAnswer, read_answer
-from goq.errors import InvalidInput, PartitionNotFound
+from goq.errors import GoqError, InvalidInput, PartitionNotFound
 from goq.frame.encoder import ProducerMark
 from goq.frame.one_value import encode_batch
 from goq.model import Message
 from goq.units import parse_time_us
 
 
-@dataclass(slots=True)
-class PreparedBatch:
-    """A batch encoded as frames: the same bytes on every attempt."""
+class _Division(NamedTuple):
+    """A batch as frames, with the sequences that follow them: the same bytes on every attempt."""
 
-    batch: MessageBatch
     shares: Sequence[PartitionShare]
     frames: Sequence[tuple[int, bytes]]
-    stored: list[PublishedRun] = field(default_factory=list)
+    first_sequences: Mapping[int, int]
+    stored: Sequence[PublishedRun] = ()
     """The part that is stored, while the rest is sent to other partitions."""
+
+
+@dataclass(slots=True)
+class PreparedBatch:
+    """A batch, divided and encoded; divided again if its topic has other partitions."""
+
+    batch: MessageBatch
+    division: _Division
 
 
 class Publisher:
@@ -69,12 +81,10 @@ class Publisher:
         self._target = TopicPublishSettings()
         self._clock = NodeClock()
         self._turn = random.getrandbits(16)
-        self.renew()
-
-    def renew(self) -> None:
-        """Take a new producer id."""
         self._producer_id = random.getrandbits(64) or 1
-        self._sequences: dict[int, int] = {}
+        self._sequences: Mapping[int, int] = {}
+        self._is_outcome_known = True
+        """Whether ``_sequences`` are the node's: no prepared batch was given up or is under way."""
 
     def partitions(self, *, anew: bool = False) -> int:
         """Return the number of partitions of the topic: asked once, or ``anew``.
@@ -107,7 +117,13 @@ class Publisher:
         return self._target.applied(message, options, self._clock.now_us())
 
     def prepare(self, batch: MessageBatch, *, compress: bool = False) -> PreparedBatch:
-        """Return the batch as frames that carry the next sequences of their partitions."""
+        """Return the batch as frames that carry the next sequences of their partitions.
+
+        The batch before it is stored, or given up: then they carry a new producer id.
+        """
+        return PreparedBatch(batch, self._divide(batch, compress=compress))
+
+    def _divide(self, batch: MessageBatch, *, compress: bool = False) -> _Division:
         if self._partition is None or batch.delivery is not None:
             self.partitions()
         lane = self._target.default_lane
@@ -118,17 +134,16 @@ class Publisher:
             self._turn = (self._turn + 1) % count
             shares = batch.divide(count, keyless_to=self._turn, default_lane=lane)
             self._turn += batch.keyless_parts(count) - 1
+        if not self._is_outcome_known:
+            self._producer_id = random.getrandbits(64) or 1
         frames: list[tuple[int, bytes]] = []
         for share in shares:
             sequence = self._sequences.get(share.partition, 0)
             mark = ProducerMark(self._producer_id, 0, sequence)
             frame = encode_batch(share.columns, mark, compress=compress)
             frames.append((share.partition, frame))
-        for share in shares:
-            self._sequences[share.partition] = self._sequences.get(share.partition, 0) + len(
-                share.positions
-            )
-        return PreparedBatch(batch, shares, frames)
+        self._is_outcome_known = False
+        return _Division(shares, frames, self._sequences)
 
     def send(self, job: PreparedBatch) -> PublishedBatch:
         """Send a batch, with retries; return where its messages were stored.
@@ -136,44 +151,47 @@ class Publisher:
         If the topic was recreated with fewer partitions, what is not stored is divided again.
         """
         try:
-            return self._post(job)
+            return self._post(job.division)
+        except InvalidInput:
+            self._count = None  # the topic's settings may have changed
+            raise
         except (PartitionNotFound, PartlyStored) as error:
             if self._partition is not None or job.batch.partitions is not None:
                 raise
             stored = error.stored if isinstance(error, PartlyStored) else {}
+        shares = job.division.shares
+        runs = list(job.division.stored)
         for index, result in stored.items():
             time_us = parse_time_us(result.timestamp, now_us=0)
-            job.stored.extend(self._runs_of(job.shares[index], result, time_us))
-        left = [share for index, share in enumerate(job.shares) if index not in stored]
+            runs.extend(_runs(shares[index].positions, result, time_us))
+        left = [share for index, share in enumerate(shares) if index not in stored]
         positions = sorted(position for share in left for position in share.positions)
         self.partitions(anew=True)
-        self.renew()
-        divided = self.prepare(job.batch.subset(positions))
-        job.shares = [
+        divided = self._divide(job.batch.subset(positions))
+        shares = [
             share._replace(positions=[positions[at] for at in share.positions])
             for share in divided.shares
         ]
-        job.frames = divided.frames
-        return self._post(job)
+        job.division = divided._replace(shares=shares, stored=runs)
+        return self._post(job.division)
 
-    def _post(self, job: PreparedBatch) -> PublishedBatch:
+    def _post(self, division: _Division) -> PublishedBatch:
         asked_us = self._clock.monotonic_us()
-        stored = post_frames(self._http, self.topic, job.frames, self._acks)
-        runs = list(job.stored)
-        for share, result in zip(job.shares, stored, strict=True):
+        stored = post_frames(self._http, self.topic, division.frames, self._acks)
+        runs = list(division.stored)
+        sequences = dict(division.first_sequences)
+        for share, result in zip(division.shares, stored, strict=True):
+            count = len(share.positions)
             time_us = parse_time_us(result.timestamp, now_us=0)
-            if not result.duplicate and len(result.duplicates) < len(share.positions):
+            if not result.duplicate and len(result.duplicates) < count:
                 self._clock.note(time_us, asked_us)
-            runs.extend(self._runs_of(share, result, time_us))
+            if len(result.duplicates) < count:  # else none was used up
+                sequences[share.partition] = sequences.get(share.partition, 0) + count
+            runs.extend(_runs(share.positions, result, time_us))
         self._learn_count(max(result.partitions for result in stored))
+        self._sequences = sequences
+        self._is_outcome_known = True
         return PublishedBatch(self.topic, runs)
-
-    def _runs_of(
-        self, share: PartitionShare, result: wire.StoredFrame, time_us: int
-    ) -> Iterator[PublishedRun]:
-        if len(result.duplicates) == len(share.positions):
-            self._sequences[share.partition] -= len(share.positions)  # none was used up
-        return _runs(share.positions, result, time_us)
 
     def _learn_count(self, count: int) -> None:
         """Divide the next batch by a larger number of partitions; it never gets smaller."""
@@ -201,32 +219,46 @@ ROUND_BYTES_MAX: Final = 1024 * 1024
 
 
 class _Entry:
-    """One caller's message, with its result or its error."""
+    """One caller's message, with its result or its error; ``done`` once it needs no request."""
 
-    __slots__ = ("error", "message", "partition", "published")
+    __slots__ = ("done", "error", "message", "partition", "published")
 
     def __init__(self, message: Message, partition: int | None) -> None:
         self.message = message
         self.partition = partition
         self.published: Published | None = None
-        self.error: Exception | None = None
+        self.error: GoqError | None = None
+        self.done = False
 
 
-class _Request(NamedTuple):
-    """The request under way, with the callers of its messages."""
+class _Round:
+    """One request with the callers of its messages, and how it ended."""
 
-    entries: Sequence[_Entry]
-    job: PreparedBatch
+    __slots__ = ("entries", "job", "outcome")
+
+    def __init__(self, entries: Sequence[_Entry], job: PreparedBatch) -> None:
+        self.entries = entries
+        self.job = job
+        self.outcome: PublishedBatch | GoqError | None = None
 
 
 class DirectPublisher:
-    """Publishes single messages to one topic, many callers in one request."""
+    """Publishes single messages to one topic, many callers in one request.
+
+    ``_queue`` has the messages whose outcome is not known, also those of the request under way, in
+    their order. Any caller adds at its end; only the one with the lock takes from it.
+
+    A request that was refused is sent again in halves, so that the error is that of the wrong
+    message alone. Other errors of goq are those of all messages of the request. Any other exception
+    is its caller's alone: a signal handler raised it, or the caller was cancelled.
+    """
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._lock = Lock()
-        self._left: deque[_Entry] = deque()
-        self._round: _Request | None = None
+        self._queue: deque[_Entry] = deque()
+        self._round: _Round | None = None
+        self._count_max = ROUND_MESSAGES_MAX
 
     def publish(
         self, message: Message, partition: int | None, options: DeliveryOptions
@@ -236,13 +268,13 @@ class DirectPublisher:
         if partition is not None:
             self._check_partition(partition)
         entry = _Entry(message, partition)
-        self._left.append(entry)
         try:
+            self._queue.append(entry)
             with self._lock:
-                while entry.published is None and entry.error is None:
+                while not entry.done:
                     self._send_round()
         except BaseException:
-            self._withdraw(entry)
+            entry.done = True  # a request may already have it: its outcome is not awaited
             raise
         if entry.published is None:
             assert entry.error is not None
@@ -261,45 +293,64 @@ class DirectPublisher:
                     job = self._publisher.prepare(batch, compress=compress)
                     done.append(self._publisher.send(job))
             except BaseException as error:
-                self._publisher.renew()
                 stored = sum(map(len, done))
                 error.add_note(f"{stored} of {len(messages)} messages were published before this")
                 raise
         return joined(self._publisher.topic, done)
 
     def _send_round(self) -> None:
-        """Send the queued messages, or first the request that a cancelled caller left."""
-        entries: Sequence[_Entry] = ()
-        try:
-            if self._round is None:
+        """Send the first queued messages, or again the request that an interrupted caller left."""
+        sent = self._round
+        if sent is None:
+            try:
                 self._publisher.partitions()
-                entries = self._take()
-                self._round = _Request(entries, self._publisher.prepare(_batch_of(entries)))
-            entries, job = self._round
-            published = self._publisher.send(job)
-        except Exception as error:
-            self._round = None
-            self._publisher.renew()
-            for entry in entries or self._take():
-                entry.error = error
-        else:
-            self._round = None
-            for entry, result in zip(entries, published, strict=True):
-                entry.published = result
+                entries = self._first_entries()
+                sent = _Round(entries, self._publisher.prepare(_batch_of(entries)))
+            except GoqError as error:
+                self._end(self._first_entries(), error)
+                return
+            self._round = sent
+        if sent.outcome is None:
+            try:
+                sent.outcome = self._publisher.send(sent.job)
+            except GoqError as error:
+                sent.outcome = error
+        self._end(sent.entries, sent.outcome)
+        self._round = None
 
-    def _take(self) -> list[_Entry]:
+    def _first_entries(self) -> list[_Entry]:
+        """Return what the next request has."""
+        self._drop_done()
         entries: list[_Entry] = []
         size_bytes = 0
-        while self._left and len(entries) < ROUND_MESSAGES_MAX and size_bytes < ROUND_BYTES_MAX:
-            entries.append(self._left.popleft())
-            size_bytes += message_bytes(entries[-1].message)
+        for entry in list(islice(self._queue, self._count_max)):  # at once: others append
+            if not entry.done:
+                entries.append(entry)
+                size_bytes += message_bytes(entry.message)
+                if size_bytes >= ROUND_BYTES_MAX:
+                    break
         return entries
 
-    def _withdraw(self, entry: _Entry) -> None:
-        try:
-            self._left.remove(entry)
-        except ValueError:
-            pass  # a request already has it, and its outcome is not awaited
+    def _end(self, entries: Sequence[_Entry], outcome: PublishedBatch | GoqError) -> None:
+        """Tell the callers, unless they shall be told apart; take what is done from the queue."""
+        if isinstance(outcome, GoqError):
+            if len(entries) > 1 and isinstance(outcome, InvalidInput | PartitionNotFound):
+                self._count_max = len(entries) // 2  # until the message that is wrong is alone
+                return
+            for entry in entries:
+                entry.error = outcome
+                entry.done = True
+        else:
+            for entry, result in zip(entries, outcome, strict=True):
+                entry.published = result
+                entry.done = True
+        self._count_max = min(2 * self._count_max, ROUND_MESSAGES_MAX)
+        self._drop_done()
+
+    def _drop_done(self) -> None:
+        queue = self._queue
+        while queue and queue[0].done:
+            queue.popleft()
 
     def _check_partition(self, partition: int) -> None:
         count = self._publisher.partitions()

@@ -48,7 +48,10 @@ class Monitor(type(threading.RLock())):  # type: ignore[misc]
     def notify_all(self) -> None:
         """Wake all waiters."""
         while self._waiters:
-            self._waiters.pop().release()
+            waiter = self._waiters[-1]
+            if waiter.locked():  # else an interrupted call has woken it
+                waiter.release()
+            self._waiters.pop()
 
 
 class Worker:
