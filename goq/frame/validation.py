@@ -15,7 +15,7 @@ import numpy as np
 
 from goq import limits
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidFrame, TooLarge
+from goq.errors import InvalidFrame, InvalidInput, TooLarge
 from goq.frame.body import BytesColumn, Payload, apply_nulls
 from goq.frame.checksum import crc32c
 from goq.frame.encoder import NO_TENANT
@@ -69,7 +69,7 @@ def check_frame(view: FrameView) -> None:
 
 
 def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> None:
-    """Raise ``InvalidFrame`` or ``TooLarge`` unless a topic allows the frame's delivery columns.
+    """Raise ``InvalidInput`` unless a topic allows the frame's delivery columns.
 
     The frame has passed :func:`check_frame`. A delivery time may exceed the topic's limit a little,
     because the producer knows the node's clock only approximately. A negative time is a duration.
@@ -86,19 +86,19 @@ def check_delivery(view: FrameView, settings: TopicSettings, now_ms: int) -> Non
     if (lanes := view.column(Attribute.LANE)) is not None:
         highest, lane_count = max(lanes), len(settings.lanes) or limits.LANES_MAX
         if highest >= lane_count:
-            raise InvalidFrame(f"there is no lane {highest}; there are 0 to {lane_count - 1}")
+            raise InvalidInput(f"there is no lane {highest}; there are 0 to {lane_count - 1}")
     if (names := view.tenants) is not None and not np.diff(np.asarray(names.offsets)).all():
         raise InvalidFrame("a tenant's name is empty")
     latest_ms = now_ms + settings.delay_max_ms + limits.CLOCK_SLACK_MS
     earliest_ms, furthest_ms = _bounds_ms(view, Attribute.DELIVER_AT, "a time to deliver at")
     if furthest_ms > latest_ms or -earliest_ms > settings.delay_max_ms:
-        raise InvalidFrame(
+        raise InvalidInput(
             "a message's delivery time is over the topic's delay.max, which is"
             f" {format_duration_ms(settings.delay_max_ms)}"
         )
     earliest_ms, _ = _bounds_ms(view, Attribute.EXPIRES_AT, "a time to expire at")
     if -earliest_ms > limits.TTL_MS_MAX:
-        raise InvalidFrame("a time to live is over its limit")
+        raise InvalidInput("a time to live is over its limit")
 
 
 def _bounds_ms(view: FrameView, attribute: int, what: str) -> tuple[int, int]:

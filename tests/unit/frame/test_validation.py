@@ -10,7 +10,7 @@ import zstandard
 
 from goq import limits
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidFrame, TooLarge, UnsupportedFormat
+from goq.errors import InvalidFrame, InvalidInput, TooLarge, UnsupportedFormat
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.hashes import key_hash
 from goq.frame.header import ATTRIBUTES, Attribute
@@ -511,8 +511,15 @@ ASKING = {
 def test_what_a_topic_does_not_allow_is_refused(columns: Columns) -> None:
     view = FrameView.parse(encode_frame(columns))
     check_frame(view)
-    with pytest.raises(InvalidFrame):
+    with pytest.raises(InvalidInput):
         check_delivery(view, LANES_ONLY, NOW_MS)
+
+
+def test_a_sound_frame_that_a_topic_does_not_allow_is_not_called_unsound() -> None:
+    delayed = FrameView.parse(encode_frame(Columns([b"x"], deliver_at_ms=[-3_600_001])))
+    with pytest.raises(InvalidInput, match=r"delay\.max, which is 1h") as raised:
+        check_delivery(delayed, LANES_ONLY, NOW_MS)
+    assert raised.value.code == "invalid_input"
 
 
 def test_what_a_topic_just_allows_is_taken() -> None:
