@@ -11,9 +11,25 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-Lock = asyncio.Lock
 sleep = asyncio.sleep
 _TICK_S: Final = 0.25
+
+
+class Lock:
+    """A lock for one event loop after the other: each finds it free."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._lock, self._loop = asyncio.Lock(), loop
+        await self._lock.acquire()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._lock.release()
 
 
 class Monitor:

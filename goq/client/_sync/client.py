@@ -78,7 +78,8 @@ class Client(LogClient, SettlementClient, Admin):
     milliseconds since 1970.
 
     One client serves many threads or tasks at once, and each forked process: a child has its own
-    connections and producer ids. A producer or a loop of the parent raises there. Errors of calls
+    connections and producer ids. A producer or a loop of the parent raises there. An asynchronous
+    client serves one event loop at a time; its producers and loops end with that. Errors of calls
     are ``GoqError``: ``NotAllowed`` for a wrong token, ``Unavailable`` without a node.
     """
 

@@ -6,6 +6,9 @@ replaced once if repeating the request is safe: for GET, or if the request was n
 caller decides about any other failure.
 
 ``aclose`` also breaks requests that other tasks wait for: they fail as on a lost connection.
+
+A transport may outlive its event loop, as a client that is made once and used by one
+``asyncio.run`` after the other. Connections of an earlier loop are dropped before anything is sent.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import cast
 
-from goq.errors import TooLarge
+from goq.errors import InvalidInput, TooLarge
 from goq.http.client.errors import (
     ConnectError,
     ConnectTimeout,
@@ -118,17 +121,20 @@ class _Connection(asyncio.Protocol):
         """Break the connection, and the wait of its task."""
         if self.failure is None:
             self.failure = error
-        self._transport.abort()
+        self.close()
         self._wake()
 
     def end_sending(self) -> None:
         """End the sending side: no more requests follow."""
+        if self._loop.is_closed():
+            return
         if self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._transport.abort()
+        """Close the connection; the sockets of a loop that is closed go with their objects."""
+        if not self._loop.is_closed():
+            self._transport.abort()
 
     async def _wait(self, timeout_s: float | None, late: TransportError) -> None:
         if self.failure is not None:
@@ -152,13 +158,15 @@ class _Connection(asyncio.Protocol):
 
 
 class ProtocolTransport:
-    """Transport over an asyncio protocol (see the module). Bound to one event loop.
+    """Transport over an asyncio protocol (see the module), for one event loop at a time.
 
     With ``tls`` new connections speak HTTPS.
     """
 
     def __init__(self, connections_max: int, tls: ssl.SSLContext | None = None) -> None:
         self.tls = tls
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connections_max = connections_max
         self._free = asyncio.Semaphore(connections_max)
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
@@ -175,6 +183,8 @@ class ProtocolTransport:
         """Send a request; return when the headers of its response have arrived."""
         origin, timeouts = request.url.origin, request.timeouts
         pieces = request.pieces()
+        if self._loop is not asyncio.get_running_loop():
+            self._enter_loop()
         await self._acquire(timeouts.pool_s)
         connection = None
         try:
@@ -227,6 +237,18 @@ class ProtocolTransport:
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def _enter_loop(self) -> None:
+        """Begin anew under this event loop."""
+        if self._loop is not None:
+            if self._loop.is_running():
+                raise InvalidInput(
+                    "an asynchronous client serves one event loop: make another client here"
+                )
+            self._close_idle()
+            self._busy = set()
+            self._free = asyncio.Semaphore(self._connections_max)
+        self._loop = asyncio.get_running_loop()
 
     async def _acquire(self, timeout_s: float | None) -> None:
         if not self._free.locked():
