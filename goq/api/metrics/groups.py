@@ -112,8 +112,9 @@ class _Scrape:
             self._gauges["oldest_ready_seconds"].add_metric(labels, 0)
             return
         queues = GroupQueues(topic, name)
-        _add_queues(self._lanes, topic.name, name, queues.shown_lanes())
-        _add_queues(self._tenants, topic.name, name, queues.shown_tenants())
+        if queues.is_known:
+            _add_queues(self._lanes, topic.name, name, queues.shown_lanes())
+            _add_queues(self._tenants, topic.name, name, queues.shown_tenants())
         since_ms = []
         for partition, count in zip(partitions, counts, strict=True):
             if count.ready:

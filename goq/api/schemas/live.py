@@ -62,8 +62,8 @@ class LiveGroupOut(msgspec.Struct):
 
     ``oldest_ready`` is since when its oldest ready message is ready: in Unix milliseconds, 0 where
     nothing is ready or that is not known. After a restart of the node it may be the restart.
-    ``lanes`` and ``tenants`` are there for topics that the request names, once the group has
-    received; ``tenants`` has those with the most that wait.
+    ``lanes`` and ``tenants`` are there for topics that the request names, null where they are not
+    known; ``tenants`` has those with the most that wait.
     """
 
     group: str
@@ -80,8 +80,8 @@ class LiveGroupOut(msgspec.Struct):
     scheduled: int
     oldest_ready: int
     waiting_receives: int
-    lanes: list[LiveQueueOut] = msgspec.field(default_factory=list)
-    tenants: list[LiveQueueOut] = msgspec.field(default_factory=list)
+    lanes: list[LiveQueueOut] | None = msgspec.field(default_factory=list)
+    tenants: list[LiveQueueOut] | None = msgspec.field(default_factory=list)
 
 
 class LiveTopicOut(msgspec.Struct):

@@ -91,30 +91,38 @@ class GroupQueues:
     """The messages of a group by lane number and by tenant: that wait, and that are leased."""
 
     def __init__(self, topic: Topic, name: str) -> None:
-        self._settings = topic.settings
+        self._topic = topic
+        self._name = name
+        self.is_known = True
+        """Whether all was counted: else there is more than in lanes and tenants."""
         self.lanes: Counter[int] = Counter()
         self.tenants: Counter[str] = Counter()
         self.leased_lanes: Counter[int] = Counter()
         self.leased_tenants: Counter[str] = Counter()
         for partition in topic.partitions.here():
-            for lane, tenant, count in partition.group(name).waiting(_QUEUES_MAX) or ():
+            waiting = partition.waiting(name, _QUEUES_MAX)
+            self.is_known &= waiting is not None
+            for lane, tenant, count in waiting or ():
                 self.lanes[lane] += count
                 if tenant:
                     self.tenants[partition.tenant_name(tenant)] += count
 
-    def add_leased(self, topic: Topic, name: str) -> None:
-        """Add the leased messages, of partitions with no more than somebody waits for counting."""
-        for partition in topic.partitions.here():
-            leased = partition.group(name).leased(_LEASED_MAX) or Counter()
-            for (lane, tenant), count in leased.items():
-                self.leased_lanes[self._settings.default_lane if lane < 0 else lane] += count
+    def add_leased(self) -> None:
+        """Add the leased messages."""
+        default_lane = self._topic.settings.default_lane
+        for partition in self._topic.partitions.here():
+            leased = partition.group(self._name).leased(_LEASED_MAX)
+            self.is_known &= leased is not None
+            for (lane, tenant), count in (leased or Counter()).items():
+                self.leased_lanes[default_lane if lane < 0 else lane] += count
                 if tenant:
                     self.leased_tenants[partition.tenant_name(tenant)] += count
 
     def shown_lanes(self) -> list[LiveQueueOut]:
         """Return the lanes by number."""
+        lane_name = self._topic.settings.lane_name
         return [
-            LiveQueueOut(self._settings.lane_name(lane), self.lanes[lane], self.leased_lanes[lane])
+            LiveQueueOut(lane_name(lane), self.lanes[lane], self.leased_lanes[lane])
             for lane in sorted(self.lanes.keys() | self.leased_lanes.keys())
         ]
 

@@ -107,16 +107,9 @@ class GroupView:
 
     def counts(self, scheduled_max: int, now_ms: int) -> GroupCounts:
         """Count messages by state; at most ``scheduled_max`` count as scheduled."""
-        group = self._group
-        taken, start, end = group.taken, self._state.start_offset, self._state.end_offset
-        untaken = end - start - taken.count(start, end)
-        unreadable = sum(
-            hole.end - hole.start
-            for r in self._state.corrupt
-            for hole in taken.missing(max(r.start, start), min(r.end, end))
-        )
-        scheduled = min(scheduled_max, untaken - unreadable)
-        fresh = untaken - unreadable - scheduled
+        group, untaken = self._group, self.untaken_count()
+        scheduled = min(scheduled_max, untaken)
+        fresh = untaken - scheduled
         waiting = group.retries.message_count
         due = sum(p.end - p.start for p in group.retries if p.time_ms <= now_ms)
         return GroupCounts(
@@ -128,6 +121,16 @@ class GroupView:
             scheduled=scheduled,
             dead=group.dead_count,
         )
+
+    def untaken_count(self) -> int:
+        """Return how many messages were never delivered, scheduled ones too, without damage."""
+        taken, start, end = self._group.taken, self._state.start_offset, self._state.end_offset
+        unreadable = sum(
+            hole.end - hole.start
+            for r in self._state.corrupt
+            for hole in taken.missing(max(r.start, start), min(r.end, end))
+        )
+        return end - start - taken.count(start, end) - unreadable
 
     def leased_by_consumer(self) -> dict[str, int]:
         """Return the number of leased messages by consumer."""
@@ -173,16 +176,6 @@ class GroupView:
         fresh_ms = scheduler.oldest_ready_ms()
         times_ms = [part.time_ms for part in self._group.retries if part.time_ms <= now_ms]
         return min(times_ms if fresh_ms is None else [*times_ms, fresh_ms], default=None)
-
-    def waiting(self, queues_max: int) -> list[tuple[int, int, int]] | None:
-        """Return lane, tenant number and count of the messages that wait for a first delivery.
-
-        None as for :meth:`ready_since_ms`.
-        """
-        scheduler = self._group.scheduler
-        if not isinstance(scheduler, FairScheduler) or scheduler.queue_count > queues_max:
-            return None
-        return list(scheduler.waiting())
 
     def leased(self, messages_max: int) -> Counter[tuple[int, int]] | None:
         """Return how many messages are leased, by lane and tenant number; lane -1 is the default.

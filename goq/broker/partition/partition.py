@@ -324,8 +324,21 @@ class Partition:
         """The numbers that change the counts of all groups."""
         return PartitionBounds(self.start_offset, self.end_offset, self.delayed_count)
 
+    def waiting(self, name: str, queues_max: int) -> list[tuple[int, int, int]] | None:
+        """Return lane, tenant number and count of a group's messages before a first delivery.
+
+        Those behind another message of their key are left out. None where that is not known: with
+        more queues than ``queues_max``, or if the queues lack what only a receive reads again.
+        """
+        waiting = None
+        if not self.ready_manager.is_rebuilding:
+            waiting = self.ready_manager.current.waiting(self._state.group(name), queues_max)
+        if waiting is None and self.group(name).untaken_count() <= self.delayed_count:
+            return []  # nothing is ready, as all counts say
+        return waiting
+
     def tenant_name(self, number: int) -> str:
-        """Return the tenant of a number of :meth:`GroupView.waiting`; "" for none."""
+        """Return the tenant of a number of :meth:`waiting`; "" for none."""
         return self.ready_manager.current.tenants.name(number)
 
     def check_exists(self, offset: int) -> None:

@@ -29,9 +29,11 @@ from goq.config.topic import TopicSettings
 from goq.delivery.delay.delayed_messages import DelayedMessages, DueMessages, LoadRequest
 from goq.delivery.events.event import Matured
 from goq.delivery.group.group import Group
+from goq.delivery.group.offset_set import OffsetSet
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.queues.fair_scheduler import FairScheduler
 from goq.delivery.queues.policy import SchedulingPolicy, TenantNumbers
+from goq.delivery.queues.ready_queue import COUNT_BITS, COUNT_MAX, ReadyQueue
 from goq.delivery.queues.ready_queues import ReadyQueues
 from goq.errors import TooManyRequests
 from goq.frame.view import FrameView
@@ -42,6 +44,7 @@ _LANE_BITS = 8
 _ENTERED_AT_ONCE = 512  # messages or queues
 _CATCH_UPS_MAX = 8  # of a rebuild, then the event loop reads the rest
 _MATURED_AT_ONCE = 1_000  # messages: about 1 ms
+_RUNS_COUNTED_MAX = 2_000  # one by one: some milliseconds
 _Int64s = npt.NDArray[np.int64]
 
 
@@ -131,6 +134,27 @@ class ReadyState:
             scheduler = FairScheduler(self.ready, self.tenants, self._policy, floor_offset=floor)
             group.scheduler = scheduler
         return scheduler
+
+    def waiting(self, group: Group, queues_max: int) -> list[tuple[int, int, int]] | None:
+        """Return lane, tenant number and count of a group's messages before a first delivery.
+
+        Without a scheduler they are counted in the queues. None if that would not be exact, or if
+        there are more queues than ``queues_max``.
+        """
+        state, taken, ready = self._state, group.taken, self.ready
+        if len(ready) > queues_max:
+            return None
+        if isinstance(group.scheduler, FairScheduler):
+            return list(group.scheduler.waiting())
+        if self.lacks(group) or state.moved or state.corrupt:
+            return None
+        first = max(taken.floor, ready.start_offset)
+        counts = [(each, each.count_from(first)) for each in ready]
+        if not taken.is_dense or taken.has_ceiling:
+            if ready.entry_count > _RUNS_COUNTED_MAX:
+                return None
+            counts = [(each, count - _taken_count(each, taken, first)) for each, count in counts]
+        return [(each.lane, each.tenant, count) for each, count in counts if count]
 
     def places(self, rows: ColumnRows) -> tuple[_Int64s, _Int64s]:
         """Return the lane and the tenant number of each row."""
@@ -281,6 +305,11 @@ class ReadyState:
         else:
             numbers = np.array([*map(self.tenants.number, names), 0], np.int64)
         return numbers[rows.tenants]  # -1 is no tenant: the last number, 0
+
+
+def _taken_count(queue: ReadyQueue, taken: OffsetSet, first: int) -> int:
+    runs = ((run >> COUNT_BITS, run & COUNT_MAX) for run in queue.runs)
+    return sum(taken.count(max(start, first), start + count) for start, count in runs)
 
 
 def _tags(lanes: _Int64s, tenants: _Int64s) -> _Int64s:

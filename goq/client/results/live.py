@@ -63,7 +63,7 @@ class LiveGroup:
     """A group: totals since the nodes started, and its messages by state.
 
     ``oldest_ready`` is in Unix milliseconds, 0 for none. ``lanes`` and ``tenants`` are there for
-    topics that were named.
+    topics that were named, None where they are not known.
     """
 
     group: str
@@ -80,8 +80,8 @@ class LiveGroup:
     scheduled: int
     oldest_ready: int
     waiting_receives: int
-    lanes: tuple[WaitingMessages, ...] = ()
-    tenants: tuple[WaitingMessages, ...] = ()
+    lanes: tuple[WaitingMessages, ...] | None = ()
+    tenants: tuple[WaitingMessages, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

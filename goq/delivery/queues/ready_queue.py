@@ -128,6 +128,13 @@ class ReadyQueue:
         """The number that the next new run will have."""
         return self.first + len(self.runs)
 
+    def count_from(self, offset: int) -> int:
+        """Return the number of messages of its runs from an offset on."""
+        runs = np.frombuffer(self.runs, np.uint64).astype(np.int64)
+        starts = runs >> COUNT_BITS
+        ends = starts + (runs & COUNT_MAX)
+        return int(np.maximum(0, ends - np.maximum(starts, offset)).sum())
+
     def append(self, start: int, end: int, late_ms: int) -> int:
         """Add messages, ``late_ms`` their time or ``IN_ORDER``; return how many runs that made."""
         runs = self.runs

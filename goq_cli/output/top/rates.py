@@ -43,7 +43,7 @@ class GroupRate:
     """A group: its messages by state, and what it does a second; None where that is not known.
 
     ``lag_per_s`` is how fast the lag grows. ``drain_s`` is the time until it is 0 at that rate,
-    None if there is no end. ``dead_messages`` is the total since the nodes started.
+    None if there is no end. ``dead_messages`` is the total ever.
     """
 
     topic: str
@@ -61,8 +61,8 @@ class GroupRate:
     scheduled: int
     dead_messages: int
     oldest_ready_ms: int | None
-    lanes: tuple[WaitingMessages, ...]
-    tenants: tuple[WaitingMessages, ...]
+    lanes: tuple[WaitingMessages, ...] | None
+    tenants: tuple[WaitingMessages, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from goq_cli.output.text import escaped, shorten, shown_age
 from goq_cli.output.top.rates import GroupRate, Moment, NodeLoad, TopicRate
 
 _NEVER: Final = "never"
+_NOT_KNOWN: Final = "(not known)"
 _DAY_S: Final = 86_400
 _DRAIN_DAYS_MAX: Final = 1000
 """A time to drain beyond this is no end."""
@@ -124,13 +125,17 @@ def group_section(
 
 def waiting_section(groups: Iterable[GroupRate]) -> TopSection:
     """Return the table of lanes and tenants: messages before their first delivery, and leased."""
-    rows = [
-        (group.group, kind, each.name, each.waiting, each.leased)
-        for group in groups
-        for kind, queues in (("lane", group.lanes), ("tenant", group.tenants))
-        for each in queues
-        if each.waiting or each.leased
-    ]
+    rows: list[tuple[object, ...]] = []
+    for group in groups:
+        for kind, queues in (("lane", group.lanes), ("tenant", group.tenants)):
+            if queues is None:
+                rows.append((group.group, kind, _NOT_KNOWN, None, None))
+                continue
+            rows.extend(
+                (group.group, kind, each.name, each.waiting, each.leased)
+                for each in queues
+                if each.waiting or each.leased
+            )
     numbers = ("waiting", "leased")
     return TopSection("waiting", ("group", "by", "name", *numbers), rows, numbers)
 

@@ -189,8 +189,8 @@ def test_groups_lanes_and_tenants_without_series_are_counted_or_wait_least(
     assert metric(node, "goq_group_lag_messages", topic="t", group="i") is None
     tenants = "goq_group_tenant_waiting_messages"
     publish(node, "t", "e", tenant="few")
-    assert metric(node, tenants, topic="t", group="g", tenant="many") == 3
-    assert metric(node, tenants, topic="t", group="g", tenant="few") is None
+    assert metric(node, tenants, topic="t", group="h", tenant="many") == 3
+    assert metric(node, tenants, topic="t", group="h", tenant="few") is None
 
 
 def test_a_frame_that_is_sent_again_is_counted_once(node: RunningNode) -> None:

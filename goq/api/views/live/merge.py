@@ -52,11 +52,8 @@ def _merge_group(first: LiveGroupOut, second: LiveGroupOut) -> LiveGroupOut:
         first,
         **_summed(first, second, _GROUP_SUMS),
         oldest_ready=_earlier(first.oldest_ready, second.oldest_ready),
-        lanes=_merge_queues([*first.lanes, *second.lanes]),
-        tenants=sorted(
-            _merge_queues([*first.tenants, *second.tenants]),
-            key=lambda each: (-each.waiting, -each.leased),
-        )[: limits.LIVE_TENANTS_MAX],
+        lanes=_merge_queues(first.lanes, second.lanes),
+        tenants=_most(_merge_queues(first.tenants, second.tenants)),
     )
 
 
@@ -69,10 +66,22 @@ def _summed(first: object, second: object, fields: Iterable[str]) -> dict[str, i
     return {name: getattr(first, name) + getattr(second, name) for name in fields}
 
 
-def _merge_queues(queues: Iterable[LiveQueueOut]) -> list[LiveQueueOut]:
+def _merge_queues(
+    first: Sequence[LiveQueueOut] | None, second: Sequence[LiveQueueOut] | None
+) -> list[LiveQueueOut] | None:
+    if first is None or second is None:
+        return None  # of the sum as little is known
     found: dict[str, LiveQueueOut] = {}
-    for queue in queues:
+    for queue in (*first, *second):
         known = found.setdefault(queue.name, LiveQueueOut(queue.name, 0))
         known.waiting += queue.waiting
         known.leased += queue.leased
     return list(found.values())
+
+
+def _most(tenants: list[LiveQueueOut] | None) -> list[LiveQueueOut] | None:
+    if tenants is None:
+        return None
+    return sorted(tenants, key=lambda each: (-each.waiting, -each.leased))[
+        : limits.LIVE_TENANTS_MAX
+    ]

@@ -94,8 +94,9 @@ class TopicView:
             out = await self._count(places, groups_max)
             for group in shortened(out).groups:
                 queues = GroupQueues(self.topic, group.group)
-                queues.add_leased(self.topic, group.group)
-                group.lanes, group.tenants = queues.shown_lanes(), queues.shown_tenants()
+                queues.add_leased()
+                group.lanes = queues.shown_lanes() if queues.is_known else None
+                group.tenants = queues.shown_tenants() if queues.is_known else None
                 if time_slice.is_over:
                     await time_slice.next()
             if len(self._named) >= _PARTS_KEPT:

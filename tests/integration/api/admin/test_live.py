@@ -4,15 +4,18 @@ import json
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import goq
 from goq import limits
+from goq.api.views import group_backlog
 from tests.support.api.calls import publish, receive, settle
+from tests.support.api.scrape import metric
 from tests.support.eventually import eventually
-from tests.support.node.running_node import RunningNode
+from tests.support.node.running_node import RunningNode, running_node
 
 
 def now(node: RunningNode, query: str = "") -> dict[str, Any]:
@@ -62,6 +65,69 @@ def test_totals_of_topics_and_groups_are_told(node: RunningNode) -> None:
         {"name": "normal", "waiting": 0, "leased": 1},
     ]
     assert {each["name"]: each["leased"] for each in group["tenants"]} == {"acme": 1, "zen": 1}
+
+
+def test_after_a_restart_lanes_are_counted_or_said_to_be_unknown_and_never_none(
+    tmp_path: Path,
+) -> None:
+    def told(node: RunningNode) -> dict[str, Any]:
+        (group,) = now(node, "&topics=t")["topics"][0]["groups"]
+        assert isinstance(group, dict)
+        return group
+
+    def shown(node: RunningNode, by: str, name: str) -> float | None:
+        labels = {"topic": "t", "group": "g", by: name}
+        return metric(node, f"goq_group_{by}_waiting_messages", **labels)
+
+    with running_node(tmp_path) as node:
+        node.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
+        publish(node, "t", "a", "b", "c", priority="high", tenant="acme")
+        publish(node, "t", "d", "e")
+        settle(node, "t", "ack", *(each["receipt"] for each in receive(node, "t", max_messages=2)))
+    with running_node(tmp_path) as node:
+        assert told(node)["lanes"] == [
+            {"name": "high", "waiting": 1},
+            {"name": "normal", "waiting": 2},
+        ]
+        assert told(node)["tenants"] == [{"name": "acme", "waiting": 1}]
+        assert (shown(node, "lane", "normal"), shown(node, "tenant", "acme")) == (2, 1)
+        publish(node, "t", "f")  # no group reads: the queues keep nothing
+        assert told(node)["ready"] == 4
+        assert told(node)["lanes"] is told(node)["tenants"] is None
+        assert shown(node, "lane", "normal") is None
+        got = receive(node, "t", max_messages=1)
+        assert told(node)["lanes"] == [
+            {"name": "high", "waiting": 0, "leased": 1},
+            {"name": "normal", "waiting": 3},
+        ]
+        assert shown(node, "lane", "normal") == 3
+        settle(node, "t", "ack", got[0]["receipt"])
+        settle(node, "t", "ack", *(each["receipt"] for each in receive(node, "t")))
+    with running_node(tmp_path) as node:
+        assert told(node)["lanes"] == []
+        publish(node, "t", "g")
+        assert told(node)["lanes"] is None
+
+
+def test_more_queues_than_are_looked_through_are_not_known(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.call("POST", "/v1/topics", {"name": "wide", "partitions": 1})
+    for tenant in "abc":
+        publish(node, "wide", "v", "w", tenant=tenant)
+    receive(node, "wide", max_messages=1)
+
+    def lanes() -> object:
+        return now(node, "&topics=wide")["topics"][0]["groups"][0]["lanes"]
+
+    assert lanes() == [{"name": "normal", "waiting": 5, "leased": 1}]
+    monkeypatch.setattr(group_backlog, "_QUEUES_MAX", 2)
+    publish(node, "wide", "x")
+    assert lanes() is None
+    monkeypatch.setattr(group_backlog, "_QUEUES_MAX", 9)
+    monkeypatch.setattr(group_backlog, "_LEASED_MAX", 0)
+    publish(node, "wide", "x")
+    assert lanes() is None
 
 
 def test_a_group_without_consumers_waits_since_its_first_message(node: RunningNode) -> None:

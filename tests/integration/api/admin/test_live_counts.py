@@ -245,7 +245,9 @@ class Traffic:
 
 def with_queues(topic: Topic, group: LiveGroupOut) -> LiveGroupOut:
     queues = GroupQueues(topic, group.group)
-    queues.add_leased(topic, group.group)
+    queues.add_leased()
+    if not queues.is_known:
+        return msgspec.structs.replace(group, lanes=None, tenants=None)
     return msgspec.structs.replace(
         group, lanes=queues.shown_lanes(), tenants=queues.shown_tenants()
     )

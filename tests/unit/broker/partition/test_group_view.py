@@ -123,7 +123,6 @@ class Comparison:
             assert tenant == 0 or self.pair.has_tenants
             found[default_lane if lane == DEFAULT_LANE else lane] += count
         assert found == Counter(self.twin.lane(offset) for offset in self.leased)
-        assert self.view.waiting(-1) is None
         assert self.view.ready_since_ms(self.now_ms, -1) is None
 
     def check_parts(self, start: int) -> set[int]:
@@ -230,7 +229,7 @@ def test_a_group_is_shown_as_the_twin_has_it(part: int) -> None:
             raise
 
 
-def test_what_waits_is_told_by_queue_and_since_when() -> None:
+def test_what_waits_is_told_since_when() -> None:
     pair = Pair(TopicSettings(), GROUPS, RetryPolicy(None, 0, 0, 0.0, dead_letters=False))
     began_ms = pair.now_ms
     pair.publish([Message(1), Message(1), Message(2)])
@@ -238,8 +237,6 @@ def test_what_waits_is_told_by_queue_and_since_when() -> None:
     pair.publish([Message(1)])
     token = pair.receive("b", 1, 1000)
     view = GroupView(pair.real, "b")
-    assert view.waiting(2) == [(1, 0, 2), (2, 0, 1)]
-    assert view.waiting(1) is None
     assert view.ready_since_ms(pair.now_ms, 1) is None
     assert view.ready_since_ms(pair.now_ms, 2) == began_ms
     assert pair.receive("b", 10, 1000)
@@ -257,7 +254,6 @@ def test_a_group_without_a_consumer_has_no_queues_to_show() -> None:
     state.extend_to(5)
     view = GroupView(state, "g")
     assert not view.is_known
-    assert view.waiting(10) is None
     assert view.ready_since_ms(1, 10) is None
     state.apply(Leased("g", "c", 9, [(0, 2, 1)]), 0, 1)
     assert GroupView(state, "g").is_known

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
+from goq.broker.partition import ready_state
 from goq.broker.partition.loader import open_logs
 from goq.broker.partition.ready_state import ReadyState
 from goq.config.topic import TopicSettings
+from goq.delivery.group.group import Group
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.queues.ready_queue import COUNT_BITS, COUNT_MAX
 from goq.frame.encoder import Columns, encode_frame
@@ -33,7 +36,8 @@ class Asked(NamedTuple):
     due_ms: int = 0
 
 
-Places = dict[tuple[int, str | None], list[int]]
+Place = tuple[int, str | None]
+Places = dict[Place, list[int]]
 """The offsets in each ready queue, by lane and tenant."""
 
 
@@ -127,6 +131,62 @@ def test_each_message_stands_once_in_the_queue_that_it_asks_for_or_was_moved_to(
         ready[place] = sorted(ready.get(place, []) + offsets)
     assert places_of(built) == ready
     assert built.schedule.count == 0
+
+
+def waiting_at(built: ReadyState, group: Group, queues_max: int = 100) -> Counter[Place] | None:
+    """Return how many messages wait by lane and tenant, without empty queues."""
+    waiting = built.waiting(group, queues_max)
+    if waiting is None:
+        return None
+    counts = {(lane, built.tenants.name(number) or None): n for lane, number, n in waiting}
+    assert all(counts.values())
+    return Counter(counts)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_group_without_consumers_waits_for_what_it_has_not_taken(seed: int) -> None:
+    chance = Random(seed)
+    frames = [random_frame(chance) for _ in range(chance.randrange(1, 12))]
+    messages = [each for frame in frames for each in frame]
+    log, state = written(frames), PartitionState()
+    state.extend_to(len(messages))
+    group = state.ensure_group("g")
+    group.skip(0, chance.randrange(len(messages) + 1))
+    if chance.random() < 0.5:
+        for _ in range(3):
+            group.skip(at := chance.randrange(len(messages)), at + 2)
+    if chance.random() < 0.3:
+        group.taken.ceiling = chance.randrange(len(messages) + 1)
+    built = ReadyState.build(log, state, TopicSettings(), START_MS, start=0, end=len(messages))
+    expected = Counter(
+        (DEFAULT_LANE if each.lane is None else each.lane, each.tenant)
+        for offset, each in enumerate(messages)
+        if not each.due_ms and offset not in group.taken
+    )
+    assert waiting_at(built, group) == expected
+    assert waiting_at(built, group, queues_max=0) is None
+    built.scheduler_of(group).catch_up(100)
+    assert built.waiting(group, 100) is not None
+
+
+def test_what_the_queues_do_not_tell_of_a_group_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, state = written([[Asked(1)], [Asked(2)], [Asked(1)]]), PartitionState()
+    state.extend_to(3)
+    group = state.ensure_group("g")
+    built = ReadyState.build(log, state, TopicSettings(), START_MS, start=0, end=3)
+    assert waiting_at(built, group) == {(1, None): 2, (2, None): 1}
+    group.skip(1, 2)
+    assert waiting_at(built, group) == {(1, None): 2}
+    with monkeypatch.context() as patched:
+        patched.setattr(ready_state, "_RUNS_COUNTED_MAX", 2)
+        assert waiting_at(built, group) is None
+    state.moved = {0: 2}  # it stands in both lanes
+    assert waiting_at(built, group) is None
+    state.moved = {}
+    built.release()  # nobody reads
+    assert waiting_at(built, group) is None
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -97,6 +97,15 @@ def test_lanes_and_tenants_that_wait_or_are_at_work_are_rows() -> None:
     assert list(rows) == [("billing", "lane", "high", 4, 0), ("billing", "tenant", "acme", 0, 3)]
 
 
+def test_lanes_and_tenants_that_are_not_known_are_rows_that_say_so() -> None:
+    groups = RateMeter().moment(state(0, topic(groups=(group(lanes=None, tenants=None),))))
+    rows = waiting_section(groups.groups).rows
+    assert list(rows) == [
+        ("billing", "lane", "(not known)", None, None),
+        ("billing", "tenant", "(not known)", None, None),
+    ]
+
+
 def test_names_are_plain_text_of_a_bounded_width() -> None:
     moment = RateMeter().moment(state(0, topic("\x1b[2J" + "x" * 100)))
     found = row(topic_section(moment.topics, 20))
