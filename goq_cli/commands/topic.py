@@ -59,7 +59,10 @@ def create(
 
 @app.command("list")
 def list_topics() -> None:
-    """List topics."""
+    """List topics.
+
+    Messages that compaction removed are counted, as they keep their offsets.
+    """
     with SESSION.client() as client:
         topics = client.list_topics()
         counts = {t.name: len(t.partitions) for t in client.describe_cluster().topics}
@@ -85,7 +88,8 @@ def show(
 ) -> None:
     """Show a topic: partitions, messages a day, current rates, settings.
 
-    Days are in UTC; deleted messages are not counted.
+    Days are in UTC. Messages that retention deleted are not counted; those that compaction
+    removed are, as they keep their offsets.
     """
     with SESSION.client() as client:
         topic = client.describe_topic(name)

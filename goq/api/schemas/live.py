@@ -90,7 +90,7 @@ class LiveTopicOut(msgspec.Struct):
     ``last_append`` is when the last message came, in Unix milliseconds, 0 if none has come since
     the start. ``group_count`` counts all groups, as ``lag``, ``leased``, ``scheduled`` and
     ``oldest_ready`` do; of many, ``groups`` has those with the most lag, and some that have waited
-    longest.
+    longest. ``messages`` counts those that compaction removed too, as they keep their offsets.
     """
 
     name: str

@@ -92,7 +92,10 @@ class TopicsOut(Output):
 
 
 class DayOut(msgspec.Struct):
-    """The messages appended on a day (UTC) that are still retained."""
+    """The messages appended on a day (UTC) that retention has not deleted.
+
+    Those that compaction removed are counted, as they keep their offsets.
+    """
 
     date: str
     messages: Index

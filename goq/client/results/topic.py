@@ -69,7 +69,10 @@ class TopicDescription(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyVolume:
-    """Messages that were appended on a day of UTC and are still there, and their bytes."""
+    """Messages of a day of UTC that retention has not deleted, and their bytes.
+
+    Those that compaction removed are counted, as they keep their offsets.
+    """
 
     date: date
     messages: int
