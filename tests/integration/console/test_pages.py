@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import time
@@ -457,6 +458,33 @@ def test_what_goes_on_is_shown_as_it_happens(tab: Tab, traffic: RunningNode) -> 
         for one in traffic.call("GET", f"/v1/topics/{topic}")["partitions"]
     )
     row.get_by_text(f"{messages:,}", exact=True).first.wait_for()  # also of the lag
+
+
+@pytest.mark.parametrize("lanes", [None, "absent", []])
+def test_lanes_that_the_node_does_not_know_are_not_taken_for_empty_ones(
+    tab: Tab, traffic: RunningNode, lanes: Any
+) -> None:
+    topic = f"unread-{lanes}".strip("[]")
+    traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 1})
+    publish(traffic, topic, "a", "b")
+    receive(traffic, topic, max_messages=1)
+
+    def with_lanes(route: Any) -> None:
+        lines = route.fetch(url=route.request.url + "&limit=1").text().splitlines()
+        shown = [json.loads(line) for line in lines if line.strip()]
+        for one in (one for line in shown for topic in line["topics"] for one in topic["groups"]):
+            for name in ("lanes", "tenants"):
+                if lanes == "absent":
+                    del one[name]
+                else:
+                    one[name] = lanes
+        route.fulfill(body="".join(json.dumps(line) + "\n" for line in shown))
+
+    tab.page.route(f"**/v1/live?topics={topic}*", with_lanes)
+    tab.open(f"/t/{topic}", topic)
+    tab.sees("1 ready, 1 in flight: of which lanes and tenants is not known.")
+    assert tab.page.get_by_text("waits for its first delivery").count() == 0
+    assert tab.barriers() == []
 
 
 def _has_count(rows: Any, count: int) -> None:

@@ -35,19 +35,31 @@ function Groups({ topic, groups, part, setPart }) {
     ]} />`;
 }
 
+/** Whether a group's lanes are known: the node says none of a group whose queues it has not read. */
+const isKnown = (one) => one.lanes?.length > 0 || (one.lanes && !one.ready && !one.leased);
+
 /** What waits, by lane as a bar and by tenant, for each group. */
-function Waiting({ groups }) {
-  const shown = groups.filter((one) => one.lanes?.some((lane) => lane.waiting || lane.leased)).slice(0, GROUPS_MAX);
-  if (!shown.length) return html`<p class="quiet">Nothing waits for its first delivery or is in flight.</p>`;
+function Waiting({ topic, groups }) {
+  const shown = groups.filter((one) => !isKnown(one) || one.lanes.some((lane) => lane.waiting || lane.leased)).slice(0, GROUPS_MAX);
+  if (!topic) return html`<p class="quiet">Loading …</p>`;
+  if (!shown.length) {
+    const where = groups.length < topic.group_count ? "In the groups that are listed, nothing" : "Nothing";
+    return html`<p class="quiet">${where} waits for its first delivery or is in flight.</p>`;
+  }
   const words = (queues) => queues.map((one) => `${one.name || "(none)"} ${format.count(one.waiting)}${
     one.leased ? ` (${format.count(one.leased)} in flight)` : ""}`).join(", ");
   return shown.map((one) => {
+    if (!isKnown(one)) {
+      return html`<div key=${one.group}><h3>${one.group}</h3><p class="quiet">${format.count(one.ready)} ready,
+        ${" "}${format.count(one.leased)} in flight: of which lanes and tenants is not known.</p></div>`;
+    }
     const whole = one.lanes.reduce((sum, lane) => sum + lane.waiting, 0) || 1;
     return html`<div key=${one.group}><h3>${one.group}</h3>
       <div class="share" role="img" aria-label=${`Waiting by lane: ${words(one.lanes)}`}>${one.lanes.map((lane) => html`
         <span style=${{ width: `${(100 * lane.waiting) / whole}%` }} title=${`${lane.name} ${format.count(lane.waiting)}`}></span>`)}</div>
       <dl class="pairs"><div><dt>By lane</dt><dd>${words(one.lanes)}</dd></div>
-        ${one.tenants?.length > 0 && html`<div><dt>By tenant</dt><dd>${words(one.tenants.slice(0, TENANTS_MAX))}</dd></div>`}</dl></div>`;
+        ${!one.tenants ? html`<div><dt>By tenant</dt><dd>not known</dd></div>`
+          : one.tenants.length > 0 && html`<div><dt>By tenant</dt><dd>${words(one.tenants.slice(0, TENANTS_MAX))}</dd></div>`}</dl></div>`;
   });
 }
 
@@ -91,7 +103,7 @@ export function Topic({ topic }) {
       ]} />
       <div class="grid">
         <${Card} wide title="Groups"><${Failure} error=${error} /><${Groups} topic=${now} groups=${groups} part=${part} setPart=${setPart} /></${Card}>
-        <${Card} title="Lanes and tenants" note="waiting for a first delivery, and in flight"><${Waiting} groups=${groups} /></${Card}>
+        <${Card} title="Lanes and tenants" note="waiting for a first delivery, and in flight"><${Waiting} topic=${now} groups=${groups} /></${Card}>
         <${Card} title="Published a second" note="since this page was opened">
           <${Sparkline} label="Published a second" values=${live.moments.slice(-SHOWN).map((one) => one.rates.published_messages ?? 0)} /></${Card}>
         <${Card} title="Partitions" note=${format.count(found.partitions.length)}><${Partitions} topic=${found} /></${Card}>
