@@ -204,6 +204,7 @@ STREAM_IN_FLIGHT_MESSAGES_MAX: Final = 1_000_000
 SNAPSHOT_EVENTS_MIN: Final = 1000
 SNAPSHOT_EVENTS_MAX: Final = 5000
 DELAY_HORIZON_MS: Final = 3_600_000
+WORKER_WAITING_MESSAGES_MAX: Final = 10_000  # behind busy keys of one worker in Python
 
 # Members of groups
 MEMBERS_PER_GROUP_MAX: Final = 2_000

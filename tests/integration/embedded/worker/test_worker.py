@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import pytest
 import goq
 from goq.client import ReceivedMessage
 from goq.errors import InvalidInput, NotAllowed, UsageError
+from tests.support.client.worker_app import is_done, running, steps_of
 from tests.support.eventually import eventually
 
 
@@ -32,26 +31,6 @@ class Order:
 
 class Invoice(pydantic.BaseModel):
     order: int
-
-
-@contextmanager
-def running(app: goq.WorkerApp) -> Iterator[None]:
-    thread = threading.Thread(target=app.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        app.stop()
-        thread.join(30)
-    assert not thread.is_alive()
-
-
-def is_done(client: goq.Client, topic: str) -> Callable[[], bool]:
-    def done() -> bool:
-        found: Any = client.describe_group(topic, "g").raw
-        return (found["lag"], found["leased"], found["retry"]) == (0, 0, 0)
-
-    return done
 
 
 def dead(client: goq.Client, topic: str) -> list[tuple[Any, Any]]:
@@ -206,9 +185,7 @@ def test_a_stop_returns_a_message_that_was_not_begun_once_the_loop_takes_no_more
     _, second = goq_client.publish_many("returned", [b"1", b"2"])
     with running(app):
         assert began.wait(30)
-    found: Any = goq_client.get_trace(second.id).raw
-    steps = [event["event"] for event in found["events"] if event["event"] != "RETAINED"]
-    assert steps == ["PUBLISHED", "DELIVERED", "RETURNED"]
+    assert steps_of(goq_client, second.id) == ["PUBLISHED", "DELIVERED", "RETURNED"]
 
 
 def test_an_error_that_no_retry_helps_ends_the_run(goq_node: goq.Node) -> None:

@@ -1,0 +1,181 @@
+"""The workers of a program: started together, and stopped together."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+from goq.client._sync.client import Client
+from goq.client._sync.runtime import Monitor
+from goq.client.arguments import FOREVER, Duration
+from goq.errors import GoqError, UsageError
+from goq.worker.function import ErrorTypes, WorkerFunction, WorkerOptions
+from goq.worker.loop import WorkerLoop
+
+F = TypeVar("F", bound=Callable[..., Any])
+_SIGNAL_CHECK_S: Final = 1.0
+
+
+class WorkerApp:
+    """Workers of one program.
+
+    Example::
+
+        app = goq.WorkerApp("http://127.0.0.1:8080")
+
+        @app.worker("orders", group="billing", concurrency=8)
+        def bill(order: Order) -> None: ...
+
+        app.run()
+
+    ``servers`` and the options are those of :class:`goq.Client`; a worker waits for a node without
+    end. The first parameter's annotation says what the function gets: ``bytes``, ``str``, a
+    :class:`goq.client.ReceivedMessage` (also without annotation), or anything that msgspec or
+    pydantic decodes from JSON. A parameter ``message`` gets the message besides. A value that does
+    not decode is rejected.
+    """
+
+    def __init__(self, servers: str | Sequence[str] = "http://127.0.0.1:8080", **options: Any):
+        self._servers = servers
+        self._options = {"retries": FOREVER, "on_retry": self._goes_on, **options}
+        self._functions: list[WorkerFunction] = []
+        self._is_run = threading.Lock()
+        self._is_stopping = False  # no Event: a signal handler sets it, maybe while it is being set
+        self._error: BaseException | None = None
+        self._changed = Monitor()
+        self._loops: set[WorkerLoop] = set()
+
+    def worker(
+        self,
+        topics: str | Sequence[str],
+        *,
+        group: str,
+        concurrency: int = 1,
+        visibility: Duration | None = None,
+        retry: Duration | None = None,
+        reject_on: ErrorTypes = (),
+    ) -> Callable[[F], F]:
+        """Return a decorator that makes a function, plain or ``async``, a worker.
+
+        ``concurrency`` messages are handled at once. A failed message comes again after ``retry``,
+        by default after the group's backoff. Errors of the kinds ``reject_on`` make it a dead
+        letter at once. What the function returns is awaited if it is awaitable. Raises
+        ``InvalidInput``, and the decorator ``UsageError`` for what cannot handle messages, as a
+        generator function.
+        """
+        options = WorkerOptions(
+            _listed(topics), group, concurrency, visibility, retry, tuple(_listed(reject_on))
+        )
+
+        def add(function: F) -> F:
+            self._functions.append(WorkerFunction(function, options))
+            return function
+
+        return add
+
+    def run(self, servers: str | Sequence[str] | None = None, **options: Any) -> None:
+        """Run all workers until :meth:`stop`, SIGTERM, or an error that no retry helps.
+
+        ``servers`` and ``options`` override those of the constructor. Functions that run end before
+        it returns or raises, also at Ctrl-C. A function that raises ``SystemExit``, as ``sys.exit``
+        does, or ``KeyboardInterrupt`` fails its message and stops the app: ``run`` raises it.
+
+        SIGTERM counts as :meth:`stop` where ``run`` is called in the main thread and the program
+        does not handle the signal itself. A second one ends the program at once.
+        """
+        if not self._functions:
+            raise UsageError("the app has no workers: decorate functions with app.worker")
+        if not self._is_run.acquire(blocking=False):
+            raise UsageError("the app runs already")
+        try:
+            with (
+                self._stopped_by_sigterm(),
+                Client(servers or self._servers, **{**self._options, **options}) as client,
+            ):
+                self._run_all(client)
+            if self._error is not None:
+                raise self._error
+        finally:
+            self._error, self._is_stopping = None, False
+            self._is_run.release()
+
+    def stop(self) -> None:
+        """Take no more messages; :meth:`run` returns when the running functions have ended.
+
+        The app may run again afterwards. If it does not run now, its next run ends at once.
+        """
+        self._is_stopping = True
+
+    def _run_all(self, client: Client) -> None:
+        try:
+            for function in self._functions:
+                self._start(WorkerLoop(client, function, lambda: self._is_stopping, self._fail))
+            self._wait()
+        finally:  # also on an interrupt
+            self.stop()
+            self._wait()
+
+    def _start(self, loop: WorkerLoop) -> None:
+        self._loops.add(loop)
+        thread = threading.Thread(target=self._run, args=(loop,), name="goq-worker", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._loops.discard(loop)
+            raise
+
+    def _run(self, loop: WorkerLoop) -> None:
+        try:
+            loop.run()
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            with self._changed:
+                self._loops.discard(loop)
+                self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Return when all loops have ended.
+
+        Not by ``Thread.join``: where a signal interrupts it, Python 3.11 and 3.12 take the thread
+        for dead. A signal that comes just before the wait is handled at its end.
+        """
+        with self._changed:
+            while self._loops:
+                self._changed.wait(_SIGNAL_CHECK_S)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop, and have :meth:`run` raise the error, if it is the first."""
+        if self._error is None:
+            self._error = error
+        self.stop()
+
+    def _goes_on(self, _error: GoqError, _failing_s: float) -> bool:
+        return not self._is_stopping
+
+    @contextmanager
+    def _stopped_by_sigterm(self) -> Iterator[None]:
+        """Stop at SIGTERM, if that would end the program otherwise."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            yield
+            return
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _listed(given: Any) -> list[Any]:
+    """Return one or several as a list."""
+    return list(given) if isinstance(given, list | tuple | set | frozenset) else [given]

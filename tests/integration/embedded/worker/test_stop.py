@@ -1,0 +1,138 @@
+"""How a run ends, and what it leaves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import goq
+from goq.errors import UsageError
+from tests.support.client.worker_app import is_done, running, state_of
+from tests.support.eventually import eventually
+
+PROGRAM = """
+import pathlib, sys, time, goq
+app = goq.WorkerApp(sys.argv[1])
+
+@app.worker("jobs", group="g", concurrency=2, visibility="10m")
+def work(value: str):
+    pathlib.Path("began-" + value).touch()
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    pathlib.Path("ended-" + value).touch()
+
+app.run()
+print("returned")
+"""
+
+
+@contextmanager
+def program(folder: Path, node: goq.Node) -> Iterator[subprocess.Popen[str]]:
+    (folder / "program.py").write_text(PROGRAM)
+    with subprocess.Popen(
+        [sys.executable, "-P", "program.py", node.url],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def marks(folder: Path, what: str) -> list[str]:
+    return sorted(path.name.partition("-")[2] for path in folder.glob(f"{what}-*"))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "output"),
+    [(signal.SIGTERM, 0, "returned\n"), (signal.SIGINT, -signal.SIGINT, "")],
+)
+def test_a_signal_lets_functions_end_and_leaves_no_message_leased(
+    goq_node: goq.Node,
+    goq_client: goq.Client,
+    tmp_path: Path,
+    number: signal.Signals,
+    code: int,
+    output: str,
+) -> None:
+    goq_client.create_topic("jobs", 1)
+    goq_client.publish_many("jobs", [b"1", b"2", b"3", b"4"])
+    with program(tmp_path, goq_node) as process:
+        eventually(lambda: marks(tmp_path, "began") == ["1", "2"], "two run")
+        eventually(lambda: state_of(goq_client, "jobs")[1] == 4, "two wait")
+        process.send_signal(number)
+        eventually(lambda: state_of(goq_client, "jobs")[1] == 2, "those that wait are returned")
+        (tmp_path / "go").touch()
+        printed, _ = process.communicate(timeout=60)
+        assert (process.returncode, printed) == (code, output)
+    assert marks(tmp_path, "ended") == ["1", "2"]
+    lag, leased, _ = state_of(goq_client, "jobs")
+    assert (lag, leased) == (2, 0)
+
+
+def test_a_second_sigterm_ends_the_program_at_once(
+    goq_node: goq.Node, goq_client: goq.Client, tmp_path: Path
+) -> None:
+    goq_client.publish("jobs", b"1")
+    with program(tmp_path, goq_node) as process:
+        eventually(lambda: marks(tmp_path, "began") == ["1"], "it runs")
+
+        def is_ended_by_signals() -> bool:
+            process.send_signal(signal.SIGTERM)
+            return process.poll() is not None
+
+        eventually(is_ended_by_signals, "it ends", pause_s=0.1)
+        assert process.returncode == -signal.SIGTERM
+
+
+def test_a_handler_of_the_program_keeps_sigterm() -> None:
+    app = goq.WorkerApp("http://127.0.0.1:1", retries=0, connect_retries=0)
+    app.worker("orders", group="g")(print)
+    for handler in (signal.SIG_IGN, signal.SIG_DFL):
+        before = signal.signal(signal.SIGTERM, handler)
+        try:
+            with pytest.raises(goq.GoqError):
+                app.run()
+            assert signal.getsignal(signal.SIGTERM) is handler
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def test_an_app_that_was_stopped_may_run_again(goq_node: goq.Node, goq_client: goq.Client) -> None:
+    app = goq.WorkerApp(goq_node.url)
+    seen: list[bytes] = []
+
+    @app.worker("again", group="g")
+    def work(value: bytes) -> None:
+        seen.append(value)
+        app.stop()
+
+    for value in (b"1", b"2"):
+        goq_client.publish("again", value)
+        app.run()
+    assert seen == [b"1", b"2"]
+    assert is_done(goq_client, "again")()
+    app.stop()
+    app.run()  # ends at once
+
+
+def test_an_app_runs_once_at_a_time(goq_node: goq.Node, goq_client: goq.Client) -> None:
+    app = goq.WorkerApp(goq_node.url)
+    began = threading.Event()
+    app.worker("once", group="g")(lambda message: began.set())
+    goq_client.publish("once", b"1")
+    with running(app) as errors:
+        assert began.wait(60)
+        with pytest.raises(UsageError, match="runs already"):
+            app.run()
+    assert errors == []
