@@ -6,6 +6,7 @@ pytest finds them where goq is installed. Nothing of goq is imported before a te
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,11 +27,29 @@ def goq_node() -> Iterator[Node]:
 
 @pytest.fixture
 def goq_client(goq_node: Node) -> Iterator[Client]:
-    """A client of the session's node; its topics are deleted after the test."""
-    with goq_node.client() as client:
-        before = {topic.name for topic in client.list_topics()}
+    """A client of the session's node; its schedules and topics are deleted after the test."""
+    with isolated_client(goq_node) as client:
         yield client
-    with goq_node.client() as client:
-        for topic in client.list_topics():
-            if topic.name not in before and not topic.name.startswith("__"):
-                client.delete_topic(topic.name)
+
+
+@contextmanager
+def isolated_client(node: Node) -> Iterator[Client]:
+    """Open a client; at the end remove the schedules and topics that are new, dead letters too."""
+    with node.client() as client:
+        schedules, topics = _schedule_names(client), _topic_names(client)
+        yield client
+    with node.client() as client:
+        for name in _schedule_names(client) - schedules:
+            client.remove_schedule(name)
+        # Twice: a dead letter may create its topic until the one that it died in is deleted.
+        for _ in range(2):
+            for name in _topic_names(client) - topics:
+                client.delete_topic(name)
+
+
+def _schedule_names(client: Client) -> set[str]:
+    return {schedule.name for schedule in client.list_schedules()}
+
+
+def _topic_names(client: Client) -> set[str]:
+    return {topic.name for topic in client.list_topics() if not topic.name.startswith("__")}
