@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from goq.client import Client
 from goq.embedded import Node
@@ -16,6 +16,9 @@ class EmbeddedClient(Client):
     def __init__(self, node: Node, **options: Any) -> None:
         super().__init__(node.url, **options)
         self.node = node
+
+    def __enter__(self) -> Self:
+        return self
 
     def close(self) -> None:
         """Close all connections, then stop the node."""

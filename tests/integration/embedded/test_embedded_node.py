@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Self, get_type_hints
 
 import pytest
 
@@ -33,6 +34,12 @@ def test_a_folder_keeps_its_messages_from_one_node_to_the_next(tmp_path: Path) -
         q.publish("orders", b"1")
     with goq.Node(tmp_path / "data") as node, node.client() as q:
         assert [message.value for message in q.read_log("orders")] == [b"1"]
+
+
+def test_a_type_checker_knows_the_node_of_an_opened_client(tmp_path: Path) -> None:
+    with goq.open(tmp_path / "data") as q:
+        assert q.node.url.startswith("http://")
+        assert get_type_hints(type(q).__enter__)["return"] is Self
 
 
 def node_threads() -> set[threading.Thread]:
