@@ -23,9 +23,16 @@ from goq.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from goq.http.client.errors import ConnectError, ExchangeTimeout, PoolTimeout, TransportError
+from goq.http.client.errors import (
+    ConnectError,
+    ExchangeTimeout,
+    NoAnswer,
+    PoolTimeout,
+    TransportError,
+)
 from goq.http.client.response_reader import ResponseHeaders
 
+_PLAIN: Final = "http://"
 _TITLE: Final = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
 _BY_STATUS: dict[int, type[GoqError]] = {
     400: InvalidInput,
@@ -148,6 +155,8 @@ def failure_of_transport(
             maybe_done=True,
         )
     broken = f"the connection to {server} broke before an answer came ({said})"
+    if isinstance(error, NoAnswer) and server.startswith(_PLAIN):
+        broken += f"; if it speaks HTTPS, it is https://{server.removeprefix(_PLAIN)}"
     if is_read:
         return RequestFailure(Unavailable(broken), maybe_done=False)
     return RequestFailure(

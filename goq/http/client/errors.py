@@ -9,6 +9,7 @@
       WriteError              the request was not sent whole
       ReadError               the connection ended before the end of the answer
         ProtocolError         what came is no HTTP answer, or only a part of one
+          NoAnswer            nothing came
       ExchangeTimeout
         WriteTimeout
         ReadTimeout
@@ -43,6 +44,10 @@ class ReadError(TransportError):
 
 class ProtocolError(ReadError):
     """The bytes are no HTTP answer, or end inside of one."""
+
+
+class NoAnswer(ProtocolError):
+    """The server closed the connection before the first byte of an answer."""
 
 
 class ExchangeTimeout(TransportError):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from goq.http.client.errors import ProtocolError
+from goq.http.client.errors import NoAnswer, ProtocolError
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 _KEPT_HEAD_BYTES_MAX: Final = 1024
@@ -127,7 +127,7 @@ class ResponseReader:
         if self.complete:
             return
         if not self.started:
-            raise ProtocolError("the server closed the connection without an answer")
+            raise NoAnswer("the server closed the connection without an answer")
         if not self.headers_complete or self._is_chunked or self._left is not None:
             raise ProtocolError("the server closed the connection inside of an answer")
         self.complete = True

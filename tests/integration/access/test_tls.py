@@ -125,6 +125,12 @@ def test_neither_plain_http_nor_old_tls_is_spoken(site: Site) -> None:
     with socket.create_connection(site.address, timeout=30) as plain:
         plain.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         assert not plain.recv(100).startswith(b"HTTP")
+    plain_url = site.node.url.replace("https", "http")
+    with (
+        Client(plain_url) as client,
+        pytest.raises(GoqError, match=f"if it speaks HTTPS, it is {site.node.url}"),
+    ):
+        client.list_topics()
     versions = ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2
     for version in versions:
         context = ssl.create_default_context(cafile=site.ca_file)
