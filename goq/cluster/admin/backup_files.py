@@ -1,12 +1,14 @@
 """The files of the leaders for a backup of the cluster: plans of logs, and reads of segments.
 
 A leader plans a log up to its high watermark. What is below it never changes: a segment that is
-deleted or compacted meanwhile is missed by name, and the backup is planned again.
+deleted or compacted meanwhile is missed by name, and the backup is planned again. The archive of a
+log is what the leader and the other replicas have of it together.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,16 +24,23 @@ from goq.backup.planned_files import FileStamp, PlannedTopic
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
 from goq.cluster.metadata.state import MetadataState, active_topics
-from goq.cluster.replication.archive_sync import ArchiveCall, ArchiveRequest, decode_rows
+from goq.cluster.replication.archive_sync import (
+    ArchiveCall,
+    ArchiveRequest,
+    decode_rows,
+    is_covered,
+)
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
-from goq.errors import CorruptData, InvalidFrame, NotFound, NotLeader
+from goq.errors import CorruptData, GoqError, InvalidFrame, NotFound, NotLeader
 from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
+from goq.storage.node_db import ArchiveRow
 
+_log = logging.getLogger("goq.cluster")
 PLAN: Final = CALL_PREFIX + "backup-plan"
 READ: Final = CALL_PREFIX + "backup-read"
 _WAIT_MS: Final = 10_000
@@ -251,7 +260,9 @@ class LeaderFiles:
             )
             for each in plan.segments
         ]
-        return RemoteLog(plan.end_offset, files, partial(self._archived, leader, key, which))
+        others = [node for node in known.partitions[number].holders if node != leader]
+        archived = partial(self._archived, leader, others, key, which)
+        return RemoteLog(plan.end_offset, files, archived)
 
     async def _read(
         self,
@@ -267,28 +278,65 @@ class LeaderFiles:
         )
         return await self._call(leader, READ, msgspec.msgpack.encode(request), _WAIT_MS)
 
-    async def _archived(self, leader: str, key: PartitionKey, which: int) -> list[RemoteFile]:
-        """Return the archived segments of a log; their stamp is when they were archived there."""
-        found: list[RemoteFile] = []
+    async def _archived(
+        self, leader: str, others: Sequence[str], key: PartitionKey, which: int
+    ) -> list[RemoteFile]:
+        """Return the archived segments of a log; their stamp is when they were archived there.
+
+        A new leader may still lack what other replicas archived. One that does not answer is left
+        out: a node that is down must not keep the cluster from being backed up.
+        """
+        found = [(leader, row) for row in await self._archive_rows(leader, key, which)]
+        for node in others:
+            try:
+                rows = await self._archive_rows(node, key, which)
+            except GoqError as error:
+                _log.warning(
+                    "the backup lacks what only %s has archived of %s: %s", node, key, error
+                )
+                continue
+            found = add_lacking(found, node, rows)
+        return [
+            RemoteFile(
+                row.base_offset,
+                row.archived_bytes,
+                0,
+                FileStamp(0, row.archived_at_us),
+                partial(self._read_archived, node, key, which, row.base_offset),
+            )
+            for node, row in found
+        ]
+
+    async def _archive_rows(self, node: str, key: PartitionKey, which: int) -> list[ArchiveRow]:
+        found: list[ArchiveRow] = []
         start = 0
         while rows := decode_rows(
-            await self._archive_call(leader, ArchiveRequest(key, which, start))
+            await self._archive_call(node, ArchiveRequest(key, which, start))
         ):
-            found += [
-                RemoteFile(
-                    row.base_offset,
-                    row.archived_bytes,
-                    0,
-                    FileStamp(0, row.archived_at_us),
-                    partial(self._read_archived, leader, key, which, row.base_offset),
-                )
-                for row in rows
-            ]
+            found += rows
             start = rows[-1].base_offset + 1
         return found
 
     async def _read_archived(
-        self, leader: str, key: PartitionKey, which: int, start: int, position: int, size_bytes: int
+        self, node: str, key: PartitionKey, which: int, start: int, position: int, size_bytes: int
     ) -> bytes:
-        data = await self._archive_call(leader, ArchiveRequest(key, which, start, True, position))
+        data = await self._archive_call(node, ArchiveRequest(key, which, start, True, position))
         return data[:size_bytes]
+
+
+def add_lacking(
+    known: Sequence[tuple[str, ArchiveRow]], node: str, rows: Sequence[ArchiveRow]
+) -> list[tuple[str, ArchiveRow]]:
+    """Return archived segments by offset, with what a node has and those known do not cover.
+
+    No two begin at the same offset: a longer one takes the place of its beginning.
+    """
+    found = {row.base_offset: (holder, row) for holder, row in known}
+    for row in rows:
+        own = [each for _, each in sorted(found.values(), key=lambda each: each[1].base_offset)]
+        if is_covered(own, row.base_offset, row.end_offset):
+            continue
+        same = found.get(row.base_offset)
+        if same is None or same[1].end_offset < row.end_offset:
+            found[row.base_offset] = (node, row)
+    return [found[base_offset] for base_offset in sorted(found)]
