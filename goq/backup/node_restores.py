@@ -78,13 +78,17 @@ class TopicRestoreOrder(NamedTuple):
 
 
 class RestoredTopic(NamedTuple):
-    """A restored topic: the backup, its name, messages and bytes, and what the backup lacks."""
+    """A restored topic: the backup, its name, messages and bytes, and what the backup lacks.
+
+    ``is_compacted`` says that compaction removed messages from before the moment.
+    """
 
     backup: str
     topic: str
     messages: int
     bytes: int
     missing: tuple[str, ...] = ()
+    is_compacted: bool = False
 
 
 class NodeRestores:
@@ -190,14 +194,17 @@ class NodeRestores:
                 if work.aged:
                     raise Conflict(
                         f"all or some messages of {order.topic} are older than its retention.age,"
-                        " so they would be deleted at once: set another one, as --set"
-                        " retention.age=none"
+                        " so they would be deleted, at once or when their segment is sealed: set"
+                        " another one, as --set retention.age=none"
                     )
             except Exception:
                 self._disk.remove_dir(new)
                 raise
         self._disk.move_dir(new, self._folder / row.folder)
-        result = RestoredTopic(backup, name, work.messages, work.bytes, tuple(stored.missing))
+        missing = tuple(stored.missing)
+        result = RestoredTopic(
+            backup, name, work.messages, work.bytes, missing, bool(work.compacted)
+        )
         return _Staged(row, work.rows[0][1], epoch, result)
 
     def _check_room(self, stored: StoredTopic) -> None:

@@ -35,7 +35,8 @@ class RestoreResult(NamedTuple):
     """The restored backup, and how many topics, messages, bytes and schedules it gave.
 
     ``missing`` are partitions that the backup lacks: they are empty now. ``aged`` are topics of
-    which the first start deletes messages: they are older than ``retention.age``.
+    which a node deletes messages: they are older than ``retention.age``. ``compacted`` are topics
+    that were restored to a moment without messages that compaction removed.
     """
 
     name: str
@@ -45,6 +46,7 @@ class RestoreResult(NamedTuple):
     aged: tuple[str, ...]
     missing: tuple[str, ...] = ()
     schedules: int = 0
+    compacted: tuple[str, ...] = ()
 
 
 class RestoreOrder(NamedTuple):
@@ -134,7 +136,10 @@ def restore(
     aged = tuple(sorted(work.aged))
     missing = tuple(name for topic, _ in topics for name in topic.missing)
     count = len(schedules)
-    return RestoreResult(name, len(topics), work.messages, work.bytes, aged, missing, count)
+    compacted = tuple(sorted(work.compacted))
+    return RestoreResult(
+        name, len(topics), work.messages, work.bytes, aged, missing, count, compacted
+    )
 
 
 def _restored_schedules(

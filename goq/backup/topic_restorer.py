@@ -7,7 +7,8 @@ into the past. Indexes, columns and keys are made anew when the logs are opened 
 recovery that every start uses.
 
 A log is cut as ``group show --as-of`` reads it: behind the last frame, in log order, that was
-appended by that time. What happened after it has no trace.
+appended by that time. What happened after it has no trace. But what compaction removed after it is
+gone from the backup: those topics are told.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from goq.backup.manifest import StoredFile, StoredLog, StoredTopic
 from goq.backup.place import BackupPlace
 from goq.broker.group.state_at_time import earliest_us, replayed_to
 from goq.broker.partition.loader import PartitionLogs, open_logs
-from goq.config.topic import TopicSettings
+from goq.config.topic import Cleanup, TopicSettings
 from goq.delivery.events.event import ClockChanged
 from goq.delivery.events.frame_codec import encode_event_frame
 from goq.errors import CorruptData, HistoryNotRetained
@@ -63,7 +64,9 @@ class TopicRestorer:
         self.messages = 0
         self.bytes = 0
         self.aged: set[str] = set()
-        """The topics of which ``retention.age`` deletes messages at once."""
+        """The topics of which ``retention.age`` deletes messages, at once or with a segment."""
+        self.compacted: set[str] = set()
+        """The topics of which compaction removed messages from before the moment."""
         self._place = place
         self._disk: Disk = place.local_disk
         self._topics_dir = data_dir / TOPICS_DIR
@@ -90,9 +93,7 @@ class TopicRestorer:
                 self._copy_log(log, folder / log_name)
                 self._copy_archive(log, archive / log_name)
             logs = open_logs(folder, self._disk, chosen)
-            if self._is_aged(logs.messages, chosen.retention_age_ms):
-                self.aged.add(name)
-            self._finish_logs(logs, partition.messages, partition.events, row)
+            self._finish_logs(logs, partition.messages, partition.events, row, chosen)
         there = {partition.number for partition in stored.logs}
         for number in set(range(stored.partitions)) - there:  # it was offline: it begins anew
             empty = open_logs(self._topics_dir / row.folder / str(number), self._disk, chosen)
@@ -102,14 +103,12 @@ class TopicRestorer:
         self.rows.append((row, stored.groups))
         return row
 
-    def _is_aged(self, messages: Log, age_ms: int | None) -> bool:
-        """Return whether retention deletes the first segment of a log."""
-        last_us = messages.reader.max_time_us_at_end(messages.segments[0])
-        return bool(
-            age_ms is not None
-            and messages.segments[0].size_bytes
-            and last_us + age_ms * 1000 < self._now_us
-        )
+    def _is_aged(self, messages: Log, settings: TopicSettings) -> bool:
+        """Return whether retention deletes the first segment of a log: at once, if it is sealed."""
+        first, age_ms = messages.segments[0], settings.retention_age_ms
+        if age_ms is None or settings.cleanup is Cleanup.COMPACT or not first.size_bytes:
+            return False
+        return messages.reader.max_time_us_at_end(first) + age_ms * 1000 < self._now_us
 
     def _copy_log(self, log: StoredLog, directory: Path) -> None:
         self._disk.make_dir(directory)
@@ -148,7 +147,12 @@ class TopicRestorer:
         self.bytes += stored.size_bytes
 
     def _finish_logs(
-        self, logs: PartitionLogs, messages: StoredLog, events: StoredLog, row: TopicRow
+        self,
+        logs: PartitionLogs,
+        messages: StoredLog,
+        events: StoredLog,
+        row: TopicRow,
+        settings: TopicSettings,
     ) -> None:
         """Cut the logs at the moment, end the leases, and write the indexes."""
         try:
@@ -158,15 +162,23 @@ class TopicRestorer:
                         f"{log.directory} ends at {log.end_offset}, and the backup says"
                         f" {stored.end_offset}"
                     )
+            is_compacted = settings.cleanup is Cleanup.COMPACT or any(
+                segment.generation for segment in messages.segments
+            )
             if self._at_us is not None:
-                self._cut(logs, self._at_us, row)
+                self._cut(logs, self._at_us, row, is_compacted=is_compacted)
             self._end_leases(logs)
-            self.messages += logs.messages.end_offset - logs.messages.start_offset
+            log = logs.messages
+            self.messages += log.end_offset - log.start_offset
+            if is_compacted:
+                self.messages -= _removed_count(log, log.end_offset)
+            if self._is_aged(logs.messages, settings):
+                self.aged.add(row.name)
         finally:
             for log in logs:
                 log.close()
 
-    def _cut(self, logs: PartitionLogs, at_us: int, row: TopicRow) -> None:
+    def _cut(self, logs: PartitionLogs, at_us: int, row: TopicRow, *, is_compacted: bool) -> None:
         messages, events = logs.messages.reader, logs.events.reader
         earliest = earliest_us(messages, events)
         if at_us < earliest:
@@ -175,8 +187,12 @@ class TopicRestorer:
                 " restore to that time or a later one, or from an older backup",
                 field="at",
             )
-        for log, reader in ((logs.events, events), (logs.messages, messages)):
-            log.truncate(end_offset_at(reader, at_us))
+        logs.events.truncate(end_offset_at(events, at_us))
+        end_offset = end_offset_at(messages, at_us)
+        # Empty frames are joined under the latest of their times: the next one may be older, too.
+        if is_compacted and _removed_count(logs.messages, end_offset + 1):
+            self.compacted.add(row.name)
+        logs.messages.truncate(end_offset)
 
     def _end_leases(self, logs: PartitionLogs) -> None:
         events = logs.events
@@ -189,3 +205,15 @@ class TopicRestorer:
         batch.add(view.header, view.body, append_time_us=self._now_us, leader_epoch=self._epoch)
         events.write(batch)
         events.commit(batch)
+
+
+def _removed_count(log: Log, end_offset: int) -> int:
+    """Return how many messages compaction removed from the frames that begin before an offset."""
+    removed, offset, end_offset = 0, log.start_offset, min(end_offset, log.end_offset)
+    while offset < end_offset:
+        reading = log.reader.read(offset, end_offset, bytes_max=limits.MIB)
+        for view in reading.frames:
+            if view.removed_rows is not None:
+                removed += view.header.message_count - view.removed_rows.kept_count
+        offset = reading.next_offset
+    return removed

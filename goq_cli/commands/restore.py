@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from goq_cli.output.disk_errors import disk_errors_told
-from goq_cli.output.output import notice, parse_settings, print_answer
+from goq_cli.output.output import notice, parse_settings, print_answer, warn
 from goq_cli.output.progress import show_progress
 from goq_cli.session import SESSION
 
@@ -85,10 +85,19 @@ def _restore_into_node(
                 f"{name} of backup {done.backup} restored as {done.topic}: {done.messages:,}"
                 f" messages, {round_size_bytes(done.bytes)}"
             )
+            if done.is_compacted:
+                _warn_of_compaction(name)
             print_answer(done.raw, "\n".join([text, *_told_missing(done.missing, place)]))
             missing = [*missing, *done.missing]
     if missing:
         raise typer.Exit(1)
+
+
+def _warn_of_compaction(topic: str) -> None:
+    warn(
+        f"compaction removed messages of {topic} from before that time: a key whose newest message"
+        " of then was superseded later is missing; an older backup may have it"
+    )
 
 
 def _told_missing(missing: Sequence[str], place: str) -> list[str]:
@@ -123,7 +132,12 @@ def _restore_folder(
     if done.schedules:
         notice(f"{done.schedules} schedules: the node runs them once it is started")
     for name in done.aged:
-        notice(f"{name} has messages older than its retention.age: the first start deletes them")
+        warn(
+            f"{name} has messages older than its retention.age: the node deletes them, at once or"
+            " when their segment is sealed; for other ages: --set retention.age=none"
+        )
+    for name in done.compacted:
+        _warn_of_compaction(name)
     lines = [text, *_told_missing(done.missing, place)]
     print_answer({**done._asdict(), "data_dir": str(data_dir)}, "\n".join(lines))
     if done.missing:

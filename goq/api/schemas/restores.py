@@ -35,7 +35,8 @@ class RestoreBegunOut(msgspec.Struct):
 class RestoreOut(Output, kw_only=True):
     """A finished restore; ``failure`` says why there is none.
 
-    ``missing`` are the partitions that the backup lacks: they are empty.
+    ``missing`` are the partitions that the backup lacks: they are empty. ``is_compacted`` says that
+    compaction removed messages from before the moment.
     """
 
     number: int
@@ -44,6 +45,7 @@ class RestoreOut(Output, kw_only=True):
     messages: int = 0
     bytes: int = 0
     missing: Sequence[str] = ()
+    is_compacted: bool = False
     failure: str = ""
 
 

@@ -70,6 +70,7 @@ class FinishedRestore(Result):
     """A topic that was restored into a running node: from which backup, and what it has.
 
     ``missing`` are partitions that the backup lacks, as ``orders:2``: they are empty.
+    ``is_compacted`` says that compaction removed messages from before the time.
     """
 
     backup: str = ""
@@ -77,6 +78,7 @@ class FinishedRestore(Result):
     messages: int = 0
     bytes: int = 0
     missing: tuple[str, ...] = ()
+    is_compacted: bool = False
 
 
 def decode_begun(answer: object) -> int:

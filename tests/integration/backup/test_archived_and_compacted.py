@@ -106,3 +106,39 @@ def test_archived_and_compacted_messages_and_attempts_are_those_of_the_lost_node
             assert (again.value, again.attempt) == (b"again", 4)
             ids.add(q.describe_topic("jobs").id)
     assert len(ids) == 2
+
+
+def fill_prices(node: goq.Node, q: Client, place: Path) -> int:
+    """Fill a compacted topic, have old prices removed, back up; return the time of those."""
+    settings = SEGMENTS | {"cleanup": "compact", "retention.age": "1s", "segment.age": "1s"}
+    q.create_topic("prices", settings=settings)
+    q.publish("prices", b"10", key=b"apple")
+    at_us = next(iter(q.read_log("prices"))).timestamp + 1
+    for number in range(80):
+        q.publish("prices", (b"%d " % number).ljust(3000, b"x"), key=b"k%d" % (number % 5))
+        q.publish("prices", b"20", key=b"apple")
+    eventually(lambda: len(stored(node, "prices")) < 150, seconds=WAIT_S)
+    assert (0, "10", "apple") not in stored(node, "prices")
+    q.create_backup()
+    last_us = now_us()
+    eventually(lambda: now_us() > last_us + 1_000_000, seconds=WAIT_S)
+    return at_us
+
+
+def test_a_restore_of_a_compacted_topic_tells_what_there_no_longer_is_and_counts_what_is(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "place"
+    settings = SETTINGS | {"backup.to": str(place)}
+    with goq.Node(tmp_path / "data", settings=settings) as node, node.client() as q:
+        at_us = fill_prices(node, q, place)
+        done = q.restore_topic("prices", "now")  # retention.age deletes nothing there
+        assert done.messages == len(stored(node, "now"))
+        assert not done.is_compacted
+        done = q.restore_topic("prices", "then", at=at_us / 1_000_000)
+        assert (done.messages, done.is_compacted) == (0, True)
+    opened = BackupPlace(RealDisk(), place)
+    then = restore(opened, tmp_path / "then", RestoreOrder(at_us=at_us), now_us())
+    assert (then.messages, then.compacted, then.aged) == (0, ("prices",), ())
+    whole = restore(opened, tmp_path / "whole", RestoreOrder(), now_us())
+    assert (whole.compacted, whole.aged) == ((), ())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from goq import Node
 from tests.support.cli.command import Run
+from tests.support.eventually import eventually
 from tests.support.storage.backup_source import stopped_source, view_of
 
 
@@ -33,6 +35,18 @@ def test_a_running_node_is_told_to_back_itself_up(goq: Run, tmp_path: Path) -> N
         assert b"0 topics" in goq("backup", "--to", str(place), **server).stdout
         goq("backup", "--to", str(tmp_path / "other"), code=7, **server)
     assert len(json.loads(goq("backup", "list", str(place), "--json").stdout)["backups"]) == 2
+
+
+def test_topics_that_retention_will_empty_are_named_where_no_terminal_is(
+    goq: Run, tmp_path: Path
+) -> None:
+    with Node(tmp_path / "data") as node, node.client() as q:
+        published_us = q.publish("orders", b"1").timestamp
+    eventually(lambda: time.time_ns() // 1000 > published_us + 1_000_000, seconds=30)
+    data, place, new = (str(tmp_path / name) for name in ("data", "place", "new"))
+    goq("backup", "--data-dir", data, "--to", place)
+    done = goq("restore", place, "--data-dir", new, "--set", "retention.age=1s")
+    assert b"goq: orders has messages older than its retention.age" in done.stderr
 
 
 def test_damage_is_named_and_the_exit_code_tells_it(goq: Run, tmp_path: Path) -> None:
