@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from goq.errors import UsageError
+from goq.errors import GoqError, UsageError
 from goq.units import format_time_us
 from goq_cli.output.log_share import LogShare
-from goq_cli.output.output import notice, print_json
+from goq_cli.output.output import notice, print_json, warn
 from goq_cli.output.progress import show_progress
 from goq_cli.output.table import print_table
 from goq_cli.rate import RateLimiter
@@ -76,6 +76,16 @@ class ReplayDamage:
         """Exit with code 1 if there was damage."""
         if self._met:
             raise typer.Exit(1)
+
+
+def warn_of_compaction(client: Client, topic: str) -> None:
+    """Warn that a replay to a time lacks values, if the topic is compacted."""
+    with suppress(GoqError):  # the replay itself tells what it may not, or cannot, do
+        if client.describe_topic(topic).settings.get("cleanup") == "compact":
+            warn(
+                f"{topic} is compacted: a key that was updated since that time lacks the value that"
+                " it had then"
+            )
 
 
 def print_messages(

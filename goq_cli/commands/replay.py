@@ -10,7 +10,14 @@ import typer
 from goq.errors import UsageError
 from goq_cli.output.message_format import DEFAULT_FORMAT, make_writer
 from goq_cli.rate import RateLimiter, parse_rate
-from goq_cli.replay_modes import ReplayBounds, copy_into, count_only, print_messages, rewind_group
+from goq_cli.replay_modes import (
+    ReplayBounds,
+    copy_into,
+    count_only,
+    print_messages,
+    rewind_group,
+    warn_of_compaction,
+)
 from goq_cli.session import SESSION
 
 
@@ -96,6 +103,8 @@ def command(
         return
     with SESSION.long_client() as client:
         replay = bounds.resolved(client)
+        if to_time is not None or as_of is not None:
+            warn_of_compaction(client, topic)
         if dry_run:
             count_only(client, replay, into)
         elif into is not None:

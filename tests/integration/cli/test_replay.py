@@ -54,6 +54,17 @@ def test_a_range_of_times_is_printed_exactly_and_counted_on_stderr(
     assert len(printed(again)) == len(lines)
 
 
+def test_a_replay_to_a_time_of_a_compacted_topic_says_that_values_may_lack(
+    goq: Run, topic: str
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1", "--set", "cleanup=compact")
+    goq("produce", topic, "--key-sep", ":", stdin=b"apple:10\n")
+    for option in ("--as-of", "--to-time"):
+        done = goq("replay", topic, *ALL, option, "now")
+        assert f"goq: {topic} is compacted: " in done.stderr.decode()
+    assert b"compacted" not in goq("replay", topic, *ALL).stderr
+
+
 def test_only_a_key_a_partition_some_offsets_or_the_first_are_printed(
     goq: Run, topic: str, lines: list[str], client: Client
 ) -> None:
