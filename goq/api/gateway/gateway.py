@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 from goq import limits
@@ -96,10 +95,14 @@ class Gateway:
     ) -> Response:
         """Answer with the changes that were acknowledged while this node was away.
 
-        If it cannot know of any, it answers by what it knows, as a node that is cut off does.
+        If it cannot know of any, it answers by what it knows, as a node that is cut off does. One
+        that has never had any metadata, such as a node that the others refuse, knows nothing.
         """
-        with suppress(Unavailable):
+        try:
             await self._freshness.catch_up()
+        except Unavailable as error:
+            if not self._freshness.version:
+                return problem_response(error)
         answer = self._route(request, route, values)
         return answer if isinstance(answer, Response) else await answer
 

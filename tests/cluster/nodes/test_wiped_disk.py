@@ -45,6 +45,8 @@ def test_a_wiped_node_neither_votes_nor_follows_and_says_what_to_do(
     cluster.until(lambda: not cluster.state(watcher).nodes[victim].is_up)
     cluster.start_peer(victim)
     cluster.until(lambda: is_refused(cluster, victim))
+    listed = cluster.by_name[victim].request("GET", "/v1/topics")
+    assert (listed.status, listed.json["code"]) == (503, "unavailable")
     partition.publish(leader, b"after")
     assert victim not in partition.in_sync(leader)
     assert not cluster.state(leader).nodes[victim].is_up

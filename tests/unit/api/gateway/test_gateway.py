@@ -30,9 +30,11 @@ _READ = ToPartitionLeader(lambda _request, _values: ("t", 0))
 class _Starting:
     """A node that leads all partitions, and has old metadata until it has caught up."""
 
-    def __init__(self, *, is_waited_for: bool = False, is_cut_off: bool = False) -> None:
+    def __init__(
+        self, *, is_waited_for: bool = False, is_cut_off: bool = False, version: int = 1
+    ) -> None:
         self.is_waited_for = is_waited_for
-        self.version = self.reconciled_version = 1
+        self.version = self.reconciled_version = version
         self._is_cut_off = is_cut_off
 
     async def catch_up(self) -> None:
@@ -77,6 +79,13 @@ def test_what_shows_or_changes_metadata_waits_for_changes_that_did_not_wait_for_
 
 def test_a_node_that_starts_cut_off_shows_what_it_knows() -> None:
     assert b"1" in _Starting(is_cut_off=True).answer(_SHOW)
+
+
+@pytest.mark.parametrize("routing", [_SHOW, _CHANGE])
+def test_a_node_that_never_had_metadata_shows_nothing_instead_of_no_topics(
+    routing: RoutingPolicy,
+) -> None:
+    assert b'"unavailable"' in _Starting(is_cut_off=True, version=0).answer(routing)
 
 
 def test_messages_are_read_without_that_wait() -> None:
