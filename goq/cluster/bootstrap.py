@@ -219,7 +219,7 @@ class ClusterBootstrap:
             controller.receive_heartbeat,
             member.nodes.call,
             broker.clock,
-            lambda: name in state().nodes,
+            lambda: registered_disk(state(), name) == member.disk_id.id,
             lambda: divergence.is_pending,
         )
         replicas, repairs, archives, disk_health = self._replication(broker, member, heartbeats)
@@ -290,7 +290,7 @@ class ClusterBootstrap:
             archives=archives,
             heartbeats=heartbeats,
             disk_health=disk_health,
-            readiness=Readiness(name, broker.epoch, state),
+            readiness=Readiness(name, broker.epoch, state, lambda: heartbeats.has_left),
             handoff=LeadershipHandoff(broker, replicas, heartbeats, lambda: node.is_up),
             data_loss=data_loss,
             divergence=divergence,

@@ -29,6 +29,10 @@ from goq.cluster.rpc.server import CALL_PREFIX
 from goq.errors import GoqError, InvalidInput, NodeNotFound, NotLeader, TimedOut, Unavailable
 
 _log = logging.getLogger("goq.cluster")
+HAS_LEFT = (
+    "this node has left the cluster; stop it. To take part again it needs an empty folder and"
+    " --join"
+)
 HEARTBEAT = CALL_PREFIX + "heartbeat"
 _ANNOUNCEMENTS = 20
 _ANNOUNCE_PAUSE_S = 0.05
@@ -40,7 +44,8 @@ class HeartbeatSender:
     """Sends the heartbeats of the node ``name``.
 
     ``heartbeat`` returns the current heartbeat. ``on_local_heartbeat`` is this node's own
-    controller. ``is_registered`` returns whether the cluster metadata lists this node.
+    controller. ``is_registered`` returns whether the cluster metadata lists this node, with this
+    disk: while a node that joins again catches up, they list the one that had its id before.
     ``has_diverged`` returns whether this node's metadata contradicts the cluster's: then it sends
     nothing and has no session, so that the controller fences it.
     """
@@ -58,6 +63,7 @@ class HeartbeatSender:
         self.controller: str | None = None
         """The node that runs the controller, as far as is known."""
         self.has_left = False
+        """Whether the controller knows this node no more."""
         self.clock_skews_ms: Mapping[str, int] = {}
         """How far the clock of each node is ahead, as the controller said last."""
         self._name = name
@@ -87,10 +93,7 @@ class HeartbeatSender:
         except NodeNotFound:
             if self._is_registered() and not self.has_left:
                 self.has_left = True
-                _log.warning(
-                    "this node has left the cluster; stop it. To take part again it needs an empty"
-                    " folder and --join"
-                )
+                _log.warning(HAS_LEFT)
         except GoqError as error:
             _log.debug("no heartbeat: %s", error)
 
@@ -139,6 +142,7 @@ class HeartbeatSender:
             round_trip_s = asyncio.get_running_loop().time() - sent_s
             self._round_trips_ms.append(int(round_trip_s * 1000))
         self._note_answer(controller, sent_s)
+        self.has_left = False
         if not heartbeat.is_unanswered:  # else the controller did not count it
             self._acknowledged_s = max(self._acknowledged_s, sent_s)
 

@@ -11,15 +11,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from goq.cluster.liveness.heartbeat import HAS_LEFT
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata
 from goq.cluster.raft.driver import RaftStatus
 
 _log = logging.getLogger("goq.cluster")
 _NAMED_MAX = 10
+_NOT_UP = "the cluster to know that this node is up"
 _WRONG_DISK = (
     "the cluster knows {0} with another disk; what that had, and what it has promised, is not here."
     " Bring the old data folder back; or stop this node, take it out on another one"
     " (goq cluster leave {0}), and start it again with an empty folder and --join"
+)
+_NO_CONTROLLER = (
+    "a controller, and hears of none: the cluster has no majority, or this node has left it;"
+    " goq cluster status on another node says which. A node that has left needs an empty folder"
+    " and --join"
 )
 _OTHER_SECRET = (
     "its secret differs from that of {}. Copy the file of cluster.secret_file from a node that is a"
@@ -28,12 +35,22 @@ _OTHER_SECRET = (
 
 
 class Readiness:
-    """Whether the node ``name``, started as ``incarnation``, has become ready."""
+    """Whether the node ``name``, started as ``incarnation``, has become ready.
 
-    def __init__(self, name: str, incarnation: int, state: Callable[[], MetadataState]) -> None:
+    ``has_left`` returns whether the controller says that the node has left the cluster.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        state: Callable[[], MetadataState],
+        has_left: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._name = name
         self._incarnation = incarnation
         self._state = state
+        self._has_left = has_left
         self._is_ready = False
         self._rejected_by: tuple[str, ...] = ()
         self._other_secret: tuple[str, ...] = ()
@@ -54,7 +71,8 @@ class Readiness:
     def pending(self) -> list[str]:
         """Return what the node still waits for; nothing once it has been ready.
 
-        A node that falls behind later stays ready: it still forwards requests to the others.
+        A node that falls behind later stays ready: it still forwards requests to the others. One
+        that has left does not, as it no longer hears where they are.
         """
         if self._rejected_by and not self._has_controller:
             return [f"its disk: {_WRONG_DISK.format(self._name)}"]
@@ -62,10 +80,14 @@ class Readiness:
             return [f"the cluster: {_OTHER_SECRET.format(', '.join(self._other_secret))}"]
         if self._has_diverged:
             return ["the cluster's metadata, which differs from this node's"]
+        if self._has_left():
+            return [f"a place in the cluster: {HAS_LEFT}"]
         if self._is_ready:
             return []
         found = pending_conditions(self._state(), self._name, self._incarnation)
         self._is_ready = not found
+        if found == [_NOT_UP] and not self._has_controller:
+            return [_NO_CONTROLLER]
         return found
 
 
@@ -73,7 +95,7 @@ def pending_conditions(state: MetadataState, name: str, incarnation: int) -> lis
     """Return what the node ``name`` waits for, in words for users; nothing when it is ready."""
     node = state.nodes.get(name)
     if node is None or node.incarnation != incarnation or not node.is_up:
-        return ["the cluster to know that this node is up"]
+        return [_NOT_UP]
     behind = [
         f"{topic.name}:{number}"
         for topic in state.topics.values()

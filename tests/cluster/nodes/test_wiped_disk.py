@@ -265,6 +265,7 @@ def test_a_wiped_node_that_followed_under_its_old_id_joins_after_that_was_remove
         cluster.until(lambda: victim in cluster.state(victim).nodes)
     disk = cluster.cluster_node(victim).disk_id
     assert cluster.state(via).nodes[victim].disk != disk
+    assert not cluster.cluster_node(victim).heartbeats._is_registered()  # that was another node
     cluster.on_loop(via, lambda node: node.view.operations.decommission_node(victim))
     cluster.until(lambda: (n := cluster.state(via).nodes.get(victim)) and n.disk == disk)
     cluster.until(lambda: cluster.cluster_node(victim).readiness.pending() == [])

@@ -11,6 +11,7 @@ import pytest
 from goq.clock import ManualClock
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.liveness.heartbeat import (
+    HAS_LEFT,
     HeartbeatSender,
     decode_heartbeat,
     encode_clock_skews,
@@ -279,6 +280,26 @@ def test_a_node_that_the_cluster_does_not_know_yet_is_heard() -> None:
     controller = Unsteady(*[NodeNotFound("x")] * 2)
     announced(controller)
     assert len(controller.received) == 2
+
+
+def test_a_node_has_left_once_the_controller_lacks_it_unless_it_is_joining(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        heartbeats = sender(Unsteady(*[NodeNotFound("x")] * 3))
+        heartbeats._is_registered = lambda: False  # an earlier node of its id may be
+        await heartbeats.send()
+        assert not heartbeats.has_left
+        assert caplog.messages == []
+        heartbeats._is_registered = lambda: True
+        for _ in range(2):
+            await heartbeats.send()
+            assert heartbeats.has_left
+        assert caplog.messages == [HAS_LEFT]
+        await heartbeats.send()  # the controller was new, and did not have all metadata yet
+        assert not heartbeats.has_left
+
+    asyncio.run(run())
 
 
 def test_a_refused_heartbeat_leaves_it_to_the_registration_to_say_why() -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-from goq.cluster.liveness.readiness import pending_conditions
+from goq.cluster.liveness.heartbeat import HAS_LEFT
+from goq.cluster.liveness.readiness import Readiness, pending_conditions
 from goq.cluster.metadata.commands import AlterInSync, FenceNode, RegisterNode
 from goq.cluster.metadata.state import MetadataState
+from goq.cluster.raft.driver import RaftStatus
 from tests.support.cluster.metadata.states import after, at, nodes, with_topic
 
 NOT_KNOWN = ["the cluster to know that this node is up"]
@@ -61,3 +63,21 @@ def test_no_more_than_ten_partitions_are_named() -> None:
     assert len(found) == 11
     assert found[-1].startswith("being in sync in ")
     assert found[-1].endswith(" more")
+
+
+def test_a_node_that_hears_of_no_controller_says_that_it_may_have_left() -> None:
+    readiness = Readiness("n3", 2, lambda: nodes(3))
+    (told,) = readiness.pending()
+    assert "no majority, or this node has left it" in told
+    readiness.on_raft_status(RaftStatus(leader="n1"))
+    assert readiness.pending() == NOT_KNOWN
+
+
+def test_a_node_that_has_left_is_ready_no_more() -> None:
+    left: list[str] = []
+    readiness = Readiness("n3", 1, lambda: nodes(3), lambda: bool(left))
+    readiness.on_raft_status(RaftStatus(leader="n1"))
+    assert readiness.pending() == []
+    left.append("n3")
+    (told,) = readiness.pending()
+    assert HAS_LEFT in told
