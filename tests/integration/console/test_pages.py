@@ -432,6 +432,20 @@ def test_only_the_dead_letters_of_a_row_are_shown_and_purged(
     assert [one["value"] for one in left] == [one for one in reasons if one != reason]
 
 
+@pytest.mark.parametrize("cleanup", ["compact", "delete"])
+def test_offsets_of_a_compacted_topic_are_not_called_its_messages(
+    tab: Tab, traffic: RunningNode, cleanup: str
+) -> None:
+    settings = {"cleanup": cleanup}
+    new = {"name": f"by-{cleanup}", "partitions": 1, "settings": settings}
+    traffic.call("POST", "/v1/topics", new)
+    tab.open(f"/t/by-{cleanup}", f"by-{cleanup}")
+    is_compact = cleanup == "compact"
+    note = "UTC, at most: compaction may have removed some" if is_compact else "UTC, still kept"
+    tab.sees(note)
+    _has_count(tab.page.get_by_text("Messages, at most"), 2 if is_compact else 0)
+
+
 def test_what_goes_on_is_shown_as_it_happens(tab: Tab, traffic: RunningNode) -> None:
     topic = "busy"
     traffic.call("POST", "/v1/topics", {"name": topic, "partitions": 2})

@@ -63,11 +63,14 @@ function Waiting({ topic, groups }) {
   });
 }
 
+/** Compaction leaves offsets without a message, and the node counts offsets. */
+const messagesWords = (topic) => (topic.settings.cleanup === "compact" ? "Messages, at most" : "Messages");
+
 function Partitions({ topic }) {
   return html`<${Table} label="Partitions" rows=${topic.partitions} keyOf=${(one) => one.partition} columns=${[
     ["Partition", (one) => one.partition, "num"],
     ["Leader", (one) => one.leader ?? "none", "nowrap"],
-    ["Messages", (one) => format.count(one.end_offset - one.start_offset), "num"],
+    [messagesWords(topic), (one) => format.count(one.end_offset - one.start_offset), "num"],
     ["Offsets", (one) => `${format.count(one.start_offset)} – ${format.count(one.end_offset)}`, "nowrap"],
     ["Unreplicated", (one) => format.count(Math.max(0, one.end_offset - one.high_watermark)), "num"],
     ["Size", (one) => format.bytes(one.bytes), "num"],
@@ -94,7 +97,7 @@ export function Topic({ topic }) {
     ${found && html`
       <${Failure} error=${shown.error} />
       <${Stats} items=${[
-        ["Messages", format.compact(messages)],
+        [messagesWords(found), format.compact(messages)],
         ["Size", format.bytes(size)],
         ["Published / s", now ? format.compact(now.rates.published_messages) : "–"],
         ["Delivered / s", now ? format.compact(now.rates.delivered_messages) : "–"],
@@ -107,7 +110,7 @@ export function Topic({ topic }) {
         <${Card} title="Published a second" note="since this page was opened">
           <${Sparkline} label="Published a second" values=${live.moments.slice(-SHOWN).map((one) => one.rates.published_messages ?? 0)} /></${Card}>
         <${Card} title="Partitions" note=${format.count(found.partitions.length)}><${Partitions} topic=${found} /></${Card}>
-        <${Card} title="Messages by day" note="UTC, still kept">
+        <${Card} title="Messages by day" note=${found.settings.cleanup === "compact" ? "UTC, at most: compaction may have removed some" : "UTC, still kept"}>
           ${over ? html`<${BarChart} label="Messages by day" bars=${over.days.map((day) => [day.date, day.messages])} />`
             : html`<${Loading} data=${over} error=${history.error} />`}</${Card}>
         <${Card} wide title="Settings"><dl class="pairs columns">
