@@ -501,6 +501,37 @@ def test_lanes_that_the_node_does_not_know_are_not_taken_for_empty_ones(
     assert tab.barriers() == []
 
 
+DRAWN = """
+window.drawn = [];
+const draw = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  window.drawn.push([this.canvas, text]);
+  return draw.call(this, text, ...rest);
+};
+"""
+
+
+LABELS = """title => window.drawn.filter(([canvas]) =>
+  canvas.closest("section").querySelector("h2").textContent.startsWith(title))
+  .map(([, text]) => text).filter((text) => !text.includes(":"))"""
+
+
+def test_the_values_of_an_axis_are_not_rounded(tab: Tab) -> None:
+    def with_lag_of_one(route: Any) -> None:
+        line = json.loads(route.fetch(url=route.request.url + "&limit=1").text().strip())
+        line["totals"] |= {"lag": 1, "leased": 0}
+        later = {**line, "time": "2100-01-01T00:00:00.000000Z"}
+        route.fulfill(body=json.dumps(line) + "\n" + json.dumps(later) + "\n")
+
+    tab.page.add_init_script(DRAWN)
+    tab.page.route("**/v1/live?top=1", with_lag_of_one)
+    tab.open("/metrics", "Metrics")
+    tab.page.wait_for_function(f"title => ({LABELS})(title).includes('0.5')", arg="Waiting")
+    assert tab.page.evaluate(LABELS, "Waiting")[-3:] == ["0", "0.5", "1"]
+    sizes = tab.page.evaluate(LABELS, "Bytes published a second")
+    assert sizes[:3] == ["0 B", "512 B", "1.0 KiB"]
+
+
 def _has_count(rows: Any, count: int) -> None:
     """Return when there are so many rows."""
     expect = pytest.importorskip("playwright.sync_api").expect

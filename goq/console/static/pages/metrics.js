@@ -9,6 +9,14 @@ import { Card, Failure, Loading, Page, Stats } from "../parts.js";
 const HIGH = 200;
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900]; // between two times of the axis
 const COLORS = ["--bar", "--busy", "--warn"];
+const numbers = (count, numberOf) => Array.from({ length: count }, (_, at) => numberOf(at));
+const decimals = (power) => numbers(48, (at) => Number(`${[1, 2, 5][at % 3]}e${power + Math.floor(at / 3)}`));
+const latency = (seconds) => format.duration(seconds == null ? null : seconds * 1000);
+const STEPS = new Map([ // of values, that their words do not round
+  [format.compact, decimals(-1)],
+  [format.bytes, numbers(50, (power) => 2 ** power).filter((_, power) => power % 10 !== 8)], // of 256 KiB, 5 are 1.25 MiB
+  [latency, decimals(-3)],
+]);
 const GRAPHS = [
   ["Messages a second", format.compact, [
     ["published", (one) => one.rates.published_messages], ["delivered", (one) => one.rates.delivered_messages],
@@ -17,7 +25,7 @@ const GRAPHS = [
   ["Waiting", format.compact, [["lag", (one) => one.lag], ["in flight", (one) => one.leased]]],
   ["Failed a second", format.compact, [
     ["nacked", (one) => one.rates.nacked_messages], ["expired", (one) => one.rates.expired_messages]]],
-  ["99 % are done within", (seconds) => format.duration(seconds == null ? null : seconds * 1000), [
+  ["99 % are done within", latency, [
     ["publish", (one) => finite(one.latencies.publish)], ["settle", (one) => finite(one.latencies.settle)],
     ["commit to disk", (one) => finite(one.latencies.commit)]]],
   ["Memory of the nodes", format.bytes, [["memory", (one) => one.rss]]],
@@ -38,7 +46,7 @@ function Graph({ title, words, lines, moments }) {
       plot.current = new uPlot({
         width: place.current.clientWidth, height: HIGH, cursor: { drag: { x: false, y: false } }, legend: { live: false, show: lines.length > 1 },
         scales: { y: { range: (_plot, low, high) => [Math.min(0, low ?? 0), (high ?? 0) * 1.1 || (words === format.bytes ? 1024 : 1)] } },
-        axes: [{ ...axis, incrs: STEPS_S, values: (_plot, ticks) => ticks.map((second) => format.clock(new Date(second * 1000))) }, { ...axis, size: 78, values: (_plot, ticks) => ticks.map(words) }],
+        axes: [{ ...axis, incrs: STEPS_S, values: (_plot, ticks) => ticks.map((second) => format.clock(new Date(second * 1000))) }, { ...axis, size: 78, incrs: STEPS.get(words), values: (_plot, ticks) => ticks.map((tick) => words(tick)) }],
         series: [{}, ...lines.map(([label], at) => ({
           label, stroke: color(COLORS[at]), width: 2, value: (_plot, value) => words(value), points: { show: false } }))],
       }, plot.current?.data ?? data, place.current);
