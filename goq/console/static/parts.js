@@ -155,15 +155,24 @@ export function Lane({ topic, label, value, onInput, none }) {
 /** What was done, said once in words, also to a screen reader. */
 let announce = () => {};
 export const say = (text) => announce(text);
+const SAID_MS = 10000; // a notice lies over the page
 
+/** The notice; it goes by itself, unless the pointer or the focus is on it. */
 export function Notices() {
-  const [text, setText] = useState("");
+  const [{ text, isHeld }, setNotice] = useState({ text: "", isHeld: false });
+  const show = (said) => setNotice({ text: said, isHeld: false });
+  const hold = (held) => () => setNotice((notice) => ({ ...notice, isHeld: held }));
   useEffect(() => {
-    announce = setText;
+    announce = show;
     return () => (announce = () => {});
   }, []);
-  return html`<div class="notice" role="status" aria-live="polite">${text && html`
-    <span>${text}</span><button class="plain" aria-label="Dismiss" onClick=${() => setText("")}>×</button>`}</div>`;
+  useEffect(() => {
+    if (!text || isHeld) return undefined;
+    const timer = setTimeout(() => show(""), SAID_MS);
+    return () => clearTimeout(timer);
+  }, [text, isHeld]);
+  return html`<div class="notice" role="status" aria-live="polite" onMouseEnter=${hold(true)} onMouseLeave=${hold(false)}>${text && html`
+    <span>${text}</span><button class="plain" aria-label="Dismiss" onFocus=${hold(true)} onBlur=${hold(false)} onClick=${() => show("")}>×</button>`}</div>`;
 }
 
 export const Time = ({ at, precise }) => html`<time datetime=${at} title=${at}>${format.time(at, { precise })}</time>`;

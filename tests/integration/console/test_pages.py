@@ -532,6 +532,20 @@ def test_the_values_of_an_axis_are_not_rounded(tab: Tab) -> None:
     assert sizes[:3] == ["0 B", "512 B", "1.0 KiB"]
 
 
+def test_a_notice_goes_by_itself_unless_somebody_is_at_it(tab: Tab) -> None:
+    tab.page.clock.install()
+    tab.open(f"/m/{SHOP}:0:7", f"{SHOP}:0:7")
+    tab.press("Copy link")
+    notice = tab.page.locator(".notice span")
+    notice.wait_for()
+    notice.hover()
+    tab.page.clock.run_for(60_000)
+    assert notice.count() == 1
+    tab.page.mouse.move(0, 0)
+    tab.page.clock.run_for(11_000)
+    notice.wait_for(state="detached")
+
+
 def _has_count(rows: Any, count: int) -> None:
     """Return when there are so many rows."""
     expect = pytest.importorskip("playwright.sync_api").expect
