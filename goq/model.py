@@ -276,6 +276,8 @@ def check_tenant(name: str, *, field: str) -> str:
 
 def check_client_id(name: str, *, field: str) -> str:
     """Return ``name`` if it may be a client id. Raises ``InvalidInput``."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"{field} is text, not {type(name).__name__}", field=field)
     if not 1 <= len(name) <= limits.CLIENT_ID_CHARS_MAX or not name.isprintable():
         raise InvalidInput(
             f"a client id has 1 to {limits.CLIENT_ID_CHARS_MAX} printable characters", field=field

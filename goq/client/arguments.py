@@ -37,6 +37,26 @@ def retry_policy(
     return BackoffPolicy(total_ms, refused_ms=refused_ms, on_retry=on_retry)
 
 
+def check_int(value: int | None, field: str) -> None:
+    """Raise ``InvalidInput`` unless ``value`` is a whole number or None."""
+    if value is not None and type(value) is not int:
+        raise InvalidInput(f"{field} is a whole number, not {value!r:.100}", field=field)
+
+
+def check_list(values: object, field: str) -> None:
+    """Raise ``InvalidInput`` for what is no list, or is one only of letters or bytes."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{field} is a list, not {type(values).__name__}", field=field)
+
+
+def as_texts(values: str | Iterable[str], field: str) -> list[str]:
+    """Return one text or several as a list."""
+    if isinstance(values, str):
+        return [check_text(values, field)]
+    check_list(values, field)
+    return [check_text(value, field) for value in values]
+
+
 def as_bytes(value: bytes | str) -> bytes:
     """Return ``value`` as bytes: text is UTF-8."""
     if isinstance(value, bytes):
@@ -71,6 +91,7 @@ def as_message(
 
 def as_messages(messages: Iterable[MessageLike]) -> list[Message]:
     """Return messages within the limits; a value alone is a message without key and headers."""
+    check_list(messages, "messages")
     return [
         _checked(item) if isinstance(item, Message) else as_message(item, None, None)
         for item in messages
@@ -78,7 +99,14 @@ def as_messages(messages: Iterable[MessageLike]) -> list[Message]:
 
 
 def check_values(values: Sequence[bytes]) -> None:
-    """Raise ``TooLarge`` if one of ``values`` is over the limit; at C speed otherwise."""
+    """Raise ``InvalidInput`` for what is not bytes, ``TooLarge`` over the limit; at C speed."""
+    check_list(values, "values")
+    if not isinstance(values, Sequence):
+        raise InvalidInput("values have a length: pass a list", field="values")
+    if not {bytes}.issuperset(map(type, values)):
+        wrong = [type(value).__name__ for value in values if not isinstance(value, bytes)]
+        if wrong:
+            raise InvalidInput(f"each of values is bytes, not {wrong[0]}", field="values")
     if values and max(map(len, values)) > limits.VALUE_BYTES_MAX:
         raise TooLarge(
             f"a value of {max(map(len, values))} bytes is over the limit of"
@@ -108,14 +136,16 @@ def wire_duration(duration: Duration, field: str) -> str:
     return format_duration_ms(parse_duration_ms(duration, field=field))
 
 
-def as_time(time: Time, field: str = "time") -> str | float:
+def as_time(time: Time, field: str) -> str | float:
     """Return a time as :func:`~goq.units.parse_time_us` and the API read it."""
     if not isinstance(time, datetime):
         if isinstance(time, str | int | float):
             return time
-        raise InvalidInput(f"{time!r:.100} is not a time", field=field)
+        raise InvalidInput(f"{field} is {time!r:.100}, which is not a time", field=field)
     if time.tzinfo is None:
-        raise InvalidInput(f"{time!r} has no zone; give it one, as datetime.now(UTC)", field=field)
+        raise InvalidInput(
+            f"{field} {time!r} has no zone; give it one, as datetime.now(UTC)", field=field
+        )
     return time.isoformat()
 
 
@@ -147,4 +177,9 @@ def _checked(message: Message) -> Message:
 
 def _as_headers(headers: HeadersLike) -> tuple[Header, ...]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((check_text(name, "headers"), as_bytes(value)) for name, value in pairs)
+    try:
+        return tuple((check_text(name, "headers"), as_bytes(value)) for name, value in pairs)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            "headers are a mapping of names to values, or pairs of both", field="headers"
+        ) from None

@@ -152,7 +152,7 @@ class TopicPublishSettings(NamedTuple):
                 raise InvalidInput("give delay or deliver_at, not both", field=field)
             at_us = now_us + 1000 * parse_duration_ms(options.delay, field=field)
         elif options.deliver_at is not None:
-            at_us = parse_time_us(as_time(options.deliver_at), now_us=now_us, field=field)
+            at_us = parse_time_us(as_time(options.deliver_at, field), now_us=now_us, field=field)
         else:
             return 0
         if at_us > now_us + 1000 * self.delay_ms_max:

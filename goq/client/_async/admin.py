@@ -115,7 +115,7 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
         Raises ``GroupNotFound`` if the group does not exist, or did not exist then, and
         ``HistoryNotRetained`` for a time before the retained history.
         """
-        time = None if as_of is None else as_time(as_of)
+        time = None if as_of is None else as_time(as_of, "as_of")
         target = routes.query(routes.group(topic, group), as_of=time)
         return results.group.decode_group(await self._http.call("GET", target))
 
@@ -144,9 +144,9 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
         the same forms, the group gets nothing from there on until it is reset again. ``partition``
         restricts the reset to one. With ``dry_run`` nothing changes.
         """
-        body: dict[str, Any] = {"to": as_time(to), "dry_run": dry_run}
+        body: dict[str, Any] = {"to": as_time(to, "to"), "dry_run": dry_run}
         if end is not None:
-            body["end"] = as_time(end)
+            body["end"] = as_time(end, "end")
         if partition is not None:
             body["partition"] = partition
         path = f"{routes.group(topic, group)}/reset"

@@ -27,7 +27,9 @@ from goq.client.arguments import (
     Time,
     as_message,
     as_messages,
+    as_texts,
     check_acks,
+    check_int,
     check_partition,
     retry_policy,
     wait_ms,
@@ -41,7 +43,7 @@ from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.http.client.process_fork import renew_in_children
 from goq.http.client.trust import ClientTls
-from goq.model import check_client_id
+from goq.model import check_client_id, check_text
 from goq.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         on_retry: OnRetry | None = None,
         clock: Clock | None = None,
     ) -> None:
-        urls = [servers] if isinstance(servers, str) else list(servers)
+        urls = as_texts(servers, "servers")
         if not urls:
             raise InvalidInput("a client needs at least one server", field="servers")
         self._is_named = client_id is not None
@@ -229,6 +231,7 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         ``compress`` and ``acks`` are as in :meth:`publish_many`. A worker calls ``on_published``
         with each batch that was stored.
         """
+        check_int(batch, "batch")
         options = ProducerOptions(
             batch,
             parse_size_bytes(batch_bytes, field="batch_bytes"),
@@ -292,9 +295,10 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         from goq.client._async.consumer import ConsumeOptions, Consumer
         from goq.client.protocol.topic_selection import TopicSelection
 
+        check_int(max_messages, "max_messages")
         selection = TopicSelection(topics)
         options = ConsumeOptions(
-            self._receive_options(prefetch, wait, visibility, consumer),
+            self._receive_options(prefetch, "prefetch", wait, visibility, consumer),
             max_messages,
             until_empty,
             None if timeout is None else parse_duration_ms(timeout, field="timeout"),
@@ -348,27 +352,35 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         """Return up to ``max_messages`` ready messages as frames, unlike :meth:`receive`."""
         from goq.client._async.receive import receive
 
-        options = self._receive_options(max_messages, wait, visibility, consumer)
+        options = self._receive_options(max_messages, "max_messages", wait, visibility, consumer)
         return await receive(self._http, self._settler, topic, group, options)
 
     def _direct_publisher(self, topic: str, acks: str | None) -> DirectPublisher:
+        if type(topic) is not str or acks is not None:
+            check_text(topic, "topic")
+            check_acks(acks)
         found = self._direct_publishers.get((topic, acks))
         if found is None:
-            publisher = Publisher(self._http, topic, acks=check_acks(acks))
+            publisher = Publisher(self._http, topic, acks=acks)
             found = self._direct_publishers.setdefault((topic, acks), DirectPublisher(publisher))
         return found
 
     def _receive_options(
         self,
-        max_messages: int,
+        credit: int,
+        credit_field: str,
         wait: Duration | None,
         visibility: Duration | None,
         consumer: str | None,
     ) -> ReceiveOptions:
         from goq.client._async.receive import ReceiveOptions
 
+        if type(credit) is not int:
+            raise InvalidInput(f"{credit_field} is a whole number", field=credit_field)
+        if consumer:
+            check_text(consumer, "consumer")
         return ReceiveOptions(
-            max_messages,
+            credit,
             wait_ms(wait),
             None if visibility is None else parse_duration_ms(visibility, field="visibility"),
             consumer or self.client_id,

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.client._async.http import Http
-from goq.client.arguments import Duration, Time, as_time, wait_ms
+from goq.client.arguments import (
+    Duration,
+    Time,
+    as_time,
+    check_int,
+    check_list,
+    check_partition,
+    wait_ms,
+)
 from goq.client.messages import CopyResult, LogMessage, ReadBatch
 from goq.clock import Clock
+from goq.model import check_text
 from goq.units import format_time_us, parse_time_us
 
 if TYPE_CHECKING:
@@ -68,6 +77,10 @@ class AsyncLogClient:
         """
         from goq.client._async.partition_reader import read
 
+        for value, field in ((offset, "offset"), (limit, "limit"), (bytes_max, "bytes_max")):
+            check_int(value, field)
+        check_partition(partition)
+        check_list(without, "without")
         log_range = self._log_range(offset, from_time, to_time, background)
         log_range = replace(log_range, include_deleted=include_deleted)
         if limit is None and bytes_max is None:
@@ -80,7 +93,7 @@ class AsyncLogClient:
             limit=limit,
             bytes_max=bytes_max,
             wait_ms=wait_ms(wait),
-            without=without,
+            without=[check_text(column, "without") for column in without],
         )
 
     async def read_events(
@@ -140,10 +153,12 @@ class AsyncLogClient:
         """
         from goq.client._async.topic_reader import TopicReader
 
+        check_int(from_offset, "from_offset")
+        check_int(last, "last")
         reader = TopicReader(
             self._http,
             topics,
-            partition,
+            check_partition(partition),
             self._log_range(from_offset, from_time, to_time, background),
             follow=follow,
             on_damage=on_damage,
@@ -254,5 +269,5 @@ class AsyncLogClient:
     def _wire_time(self, time: Time | None, field: str) -> str | None:
         if time is None:
             return None
-        time_us = parse_time_us(as_time(time), now_us=self._clock.wall_us(), field=field)
+        time_us = parse_time_us(as_time(time, field), now_us=self._clock.wall_us(), field=field)
         return format_time_us(min(max(time_us, _TIME_US_MIN), _TIME_US_MAX))

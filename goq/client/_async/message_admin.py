@@ -75,7 +75,7 @@ class AsyncMessageAdmin:
         ``after`` of the next call.
         """
         target = routes.query(
-            routes.scheduled(topic), limit=limit, after=after, until=_query_time(until)
+            routes.scheduled(topic), limit=limit, after=after, until=_query_time(until, "until")
         )
         return results.message.decode_message_page(await self._http.call("GET", target))
 
@@ -108,7 +108,7 @@ class AsyncMessageAdmin:
 
         Raises ``MessageNotFound``; ``Conflict`` if the message does not wait for its time.
         """
-        return await self._change(message_id, {"deliver_at": as_time(deliver_at)})
+        return await self._change(message_id, {"deliver_at": as_time(deliver_at, "deliver_at")})
 
     async def get_trace(
         self, message_id: str | MessageId, *, wait_ms: int = 0, seen: int = 0
@@ -151,8 +151,8 @@ class AsyncMessageAdmin:
             key_base64=encoded,
             dedup_id=dedup_id,
             header=None if header is None else "=".join(header),
-            from_time=_query_time(from_time),
-            to_time=_query_time(to_time),
+            from_time=_query_time(from_time, "from_time"),
+            to_time=_query_time(to_time, "to_time"),
             limit=limit,
             cursor=cursor,
         )
@@ -181,8 +181,8 @@ class AsyncMessageAdmin:
             routes.search(topic),
             **({} if text is None else {"text": text, "in": ",".join(parts)}),
             ignore_case="true" if ignore_case else None,
-            from_time=_query_time(from_time),
-            to_time=_query_time(to_time),
+            from_time=_query_time(from_time, "from_time"),
+            to_time=_query_time(to_time, "to_time"),
             limit=limit,
             cursor=cursor,
         )
@@ -276,5 +276,5 @@ def _query(ids: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, st
     return {"ids": ",".join(ids) or None, **wanted}
 
 
-def _query_time(time: Time | None) -> str | None:
-    return None if time is None else str(as_time(time))
+def _query_time(time: Time | None, field: str) -> str | None:
+    return None if time is None else str(as_time(time, field))

@@ -31,6 +31,7 @@ from goq.client.arguments import (
     value_bytes,
 )
 from goq.client.delivery_options import DeliveryOptions
+from goq.client.errors import client_closed
 from goq.client.message_batch import MessageBatch
 from goq.client.messages import PublishedBatch
 from goq.client.tracing.trace_context import (
@@ -220,6 +221,8 @@ class AsyncProducer:
             self._raise_error()
             if self._closed:
                 raise InvalidInput("the producer is closed")
+            if self._publisher.is_closed:
+                raise client_closed()
             batch = self._batches[-1]
             is_full = len(batch.values) >= self._options.batch
             if is_full or batch.size_bytes + size_bytes > self._options.batch_bytes:

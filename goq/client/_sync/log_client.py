@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.client._sync.http import Http
-from goq.client.arguments import Duration, Time, as_time, wait_ms
+from goq.client.arguments import (
+    Duration,
+    Time,
+    as_time,
+    check_int,
+    check_list,
+    check_partition,
+    wait_ms,
+)
 from goq.client.messages import CopyResult, LogMessage, ReadBatch
 from goq.clock import Clock
+from goq.model import check_text
 from goq.units import format_time_us, parse_time_us
 
 if TYPE_CHECKING:
@@ -69,6 +78,10 @@ class LogClient:
         """
         from goq.client._sync.partition_reader import read
 
+        for value, field in ((offset, "offset"), (limit, "limit"), (bytes_max, "bytes_max")):
+            check_int(value, field)
+        check_partition(partition)
+        check_list(without, "without")
         log_range = self._log_range(offset, from_time, to_time, background)
         log_range = replace(log_range, include_deleted=include_deleted)
         if limit is None and bytes_max is None:
@@ -81,7 +94,7 @@ class LogClient:
             limit=limit,
             bytes_max=bytes_max,
             wait_ms=wait_ms(wait),
-            without=without,
+            without=[check_text(column, "without") for column in without],
         )
 
     def read_events(
@@ -141,10 +154,12 @@ class LogClient:
         """
         from goq.client._sync.topic_reader import TopicReader
 
+        check_int(from_offset, "from_offset")
+        check_int(last, "last")
         reader = TopicReader(
             self._http,
             topics,
-            partition,
+            check_partition(partition),
             self._log_range(from_offset, from_time, to_time, background),
             follow=follow,
             on_damage=on_damage,
@@ -255,5 +270,5 @@ class LogClient:
     def _wire_time(self, time: Time | None, field: str) -> str | None:
         if time is None:
             return None
-        time_us = parse_time_us(as_time(time), now_us=self._clock.wall_us(), field=field)
+        time_us = parse_time_us(as_time(time, field), now_us=self._clock.wall_us(), field=field)
         return format_time_us(min(max(time_us, _TIME_US_MIN), _TIME_US_MAX))

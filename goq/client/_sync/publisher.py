@@ -86,6 +86,11 @@ class Publisher:
         self._is_outcome_known = True
         """Whether ``_sequences`` are the node's: no prepared batch was given up or is under way."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether its client is closed."""
+        return self._http.closed
+
     def partitions(self, *, anew: bool = False) -> int:
         """Return the number of partitions of the topic: asked once, or ``anew``.
 

@@ -42,7 +42,11 @@ def resolve_replay(
         now_us = parse_time_us(found.time, now_us=0)
 
     def time_us(time: Time | None, field: str) -> int | None:
-        return None if time is None else parse_time_us(as_time(time), now_us=now_us, field=field)
+        return (
+            None
+            if time is None
+            else parse_time_us(as_time(time, field), now_us=now_us, field=field)
+        )
 
     from_us, to_us = time_us(from_time, "from_time"), time_us(to_time, "to_time")
     if from_us is not None and to_us is not None and to_us < from_us:

@@ -13,9 +13,9 @@ from goq.client._sync.settlement import (
     nack_details,
     settle_many,
 )
-from goq.client.arguments import Duration
+from goq.client.arguments import Duration, check_list
 from goq.client.messages import Settled
-from goq.model import Receipt
+from goq.model import Receipt, check_text
 
 Receipts = Iterable[str | Receipt]
 
@@ -90,4 +90,5 @@ class SettlementClient:
 
 
 def _texts(receipts: Receipts) -> list[str]:
-    return [str(receipt) for receipt in receipts]
+    check_list(receipts, "receipts")
+    return [check_text(str(receipt), "receipts") for receipt in receipts]

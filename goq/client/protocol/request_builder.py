@@ -20,6 +20,7 @@ from goq.http.client.http1 import (
     parse_url,
 )
 from goq.http.client.trust import ClientTls
+from goq.model import check_text
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -141,6 +142,6 @@ def _server_of(text: str) -> Url:
 
 
 def _header_text(token: str) -> bytes:
-    if not token.isascii() or not token.isprintable():
+    if not check_text(token, "token").isascii() or not token.isprintable():
         raise InvalidInput("a token has only printable ASCII characters", field="token")
     return token.encode("ascii")

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from goq import limits
+from goq.client.arguments import as_texts
 from goq.errors import InvalidInput, TopicNotFound
 from goq.model import DEAD_LETTERS_SUFFIX
 
@@ -22,7 +23,7 @@ class TopicSelection:
     """Names and patterns of topics; raises ``InvalidInput`` if there is none."""
 
     def __init__(self, topics: str | Sequence[str]) -> None:
-        written = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
+        written = list(dict.fromkeys(as_texts(topics, "topics")))
         if not written:
             raise InvalidInput("at least one topic is needed", field="topics")
         self.names = tuple(name for name in written if not _WILD & set(name))
