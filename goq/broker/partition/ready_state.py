@@ -44,6 +44,7 @@ _LANE_BITS = 8
 _ENTERED_AT_ONCE = 512  # messages or queues
 _CATCH_UPS_MAX = 8  # of a rebuild, then the event loop reads the rest
 _MATURED_AT_ONCE = 1_000  # messages: about 1 ms
+_RUNS_SUMMED_MAX = 50_000  # of all queues: a millisecond or two
 _RUNS_COUNTED_MAX = 2_000  # one by one: some milliseconds
 _Int64s = npt.NDArray[np.int64]
 
@@ -138,8 +139,8 @@ class ReadyState:
     def waiting(self, group: Group, queues_max: int) -> list[tuple[int, int, int]] | None:
         """Return lane, tenant number and count of a group's messages before a first delivery.
 
-        Without a scheduler they are counted in the queues. None if that would not be exact, or if
-        there are more queues than ``queues_max``.
+        Without a scheduler they are counted in the queues. None if that would not be exact or take
+        long, or if there are more queues than ``queues_max``.
         """
         state, taken, ready = self._state, group.taken, self.ready
         if len(ready) > queues_max:
@@ -148,11 +149,12 @@ class ReadyState:
             return list(group.scheduler.waiting())
         if self.lacks(group) or state.moved or state.corrupt:
             return None
+        is_plain = taken.is_dense and not taken.has_ceiling
+        if ready.entry_count > (_RUNS_SUMMED_MAX if is_plain else _RUNS_COUNTED_MAX):
+            return None
         first = max(taken.floor, ready.start_offset)
         counts = [(each, each.count_from(first)) for each in ready]
-        if not taken.is_dense or taken.has_ceiling:
-            if ready.entry_count > _RUNS_COUNTED_MAX:
-                return None
+        if not is_plain:
             counts = [(each, count - _taken_count(each, taken, first)) for each, count in counts]
         return [(each.lane, each.tenant, count) for each, count in counts if count]
 

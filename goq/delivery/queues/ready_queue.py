@@ -130,6 +130,9 @@ class ReadyQueue:
 
     def count_from(self, offset: int) -> int:
         """Return the number of messages of its runs from an offset on."""
+        if len(self.runs) <= _FEW:
+            pairs = [(run >> COUNT_BITS, run & COUNT_MAX) for run in self.runs]
+            return sum([max(0, start + n - max(start, offset)) for start, n in pairs])
         runs = np.frombuffer(self.runs, np.uint64).astype(np.int64)
         starts = runs >> COUNT_BITS
         ends = starts + (runs & COUNT_MAX)

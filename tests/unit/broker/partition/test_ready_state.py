@@ -177,6 +177,9 @@ def test_what_the_queues_do_not_tell_of_a_group_is_not_known(
     group = state.ensure_group("g")
     built = ReadyState.build(log, state, TopicSettings(), START_MS, start=0, end=3)
     assert waiting_at(built, group) == {(1, None): 2, (2, None): 1}
+    with monkeypatch.context() as patched:
+        patched.setattr(ready_state, "_RUNS_SUMMED_MAX", 2)
+        assert waiting_at(built, group) is None
     group.skip(1, 2)
     assert waiting_at(built, group) == {(1, None): 2}
     with monkeypatch.context() as patched:
@@ -187,6 +190,17 @@ def test_what_the_queues_do_not_tell_of_a_group_is_not_known(
     state.moved = {}
     built.release()  # nobody reads
     assert waiting_at(built, group) is None
+
+
+def test_many_runs_of_a_queue_are_counted_from_the_first_that_a_group_needs() -> None:
+    log, state = written([[Asked(lane)] for lane in [1, 2] * 40]), PartitionState()
+    state.extend_to(80)
+    group = state.ensure_group("g")
+    built = ReadyState.build(log, state, TopicSettings(), START_MS, start=0, end=80)
+    for floor in (0, 1, 17, 79):
+        group.skip(0, floor)
+        expected = Counter((1 + offset % 2, None) for offset in range(floor, 80))
+        assert waiting_at(built, group) == expected
 
 
 @pytest.mark.parametrize("seed", range(8))
