@@ -13,7 +13,14 @@ from goq.api.codec.messages import json_response
 from goq.api.codec.request import KEYS_BYTES_MAX, json_body
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document, error_code
 from goq.api.routing_policy import Document
-from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, Unavailable
+from goq.errors import (
+    GoqError,
+    InvalidInput,
+    NotLeader,
+    PartitionOffline,
+    TopicNotFound,
+    Unavailable,
+)
 from goq.http.message import Request, Response
 from goq.model import Receipt
 
@@ -100,7 +107,11 @@ async def _ask(
     fields: Mapping[str, Any],
     receipts: _ByPartition,
 ) -> Document | Response | None:
-    """Have a leader settle; return ``None`` if it leads no more, or a refusal as it is."""
+    """Have a leader settle; return ``None`` if it leads no more, or a refusal as it is.
+
+    The metadata name the topic. So where they name this node as a leader, and it has no such topic,
+    it starts, and has not opened it yet. Another node has looked again before it says so.
+    """
     texts = [text for some in receipts.values() for text in some]
     body = msgspec.json.encode({**fields, "receipts": texts})
     try:
@@ -110,6 +121,8 @@ async def _ask(
     except Unavailable as error:
         return {"settled": 0, "failed": _failed(texts, error.code)}
     if answer.status == NotLeader.http_status:
+        return None
+    if url is None and answer.status == 404 and error_code(answer) == TopicNotFound.code:
         return None
     if answer.status in _MISTAKES:
         return answer

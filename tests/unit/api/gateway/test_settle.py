@@ -19,29 +19,31 @@ _RECEIPTS = ["2:1:0", "0:1:0", "1:1:0", "0:1:1", "7:1:0"]
 
 
 class _Nodes:
-    """Three partitions, each led by a node of its own; what a node answers, by its URL."""
+    """Three partitions with a leader each; the answers of a node, by its URL or as ``here``."""
 
     def __init__(self, answers: dict[str, list[Any]]) -> None:
         self.partition_leaders = self
         self.asked: list[tuple[str | None, Any]] = []
         self._answers = answers
         self.led: list[str | None] = ["http://a", "http://b", "http://c"]
+        self.here: int | None = None
+        """The partition that this node leads, if any."""
 
     def leaders(self, _topic: str) -> Sequence[str | None]:
         return self.led
 
     def leader_url(self, _topic: str, number: int) -> str | None:
-        if self.led[number] is None:
+        if self.led[number] is None and number != self.here:
             raise NotLeader("nobody")
         return self.led[number]
 
     async def answer_here(self, _request: Request) -> Response:
         return Response(400, b'{"code":"here"}')
 
-    async def ask(self, url: str, request: Request, *, is_small: bool) -> Response:
+    async def ask(self, url: str | None, request: Request, *, is_small: bool) -> Response:
         body = msgspec.json.decode(request.body)
         self.asked.append((url, body))
-        answers = self._answers.get(url, [])
+        answers = self._answers.get(url or "here", [])
         answer = answers.pop(0) if answers else len(body["receipts"])
         if isinstance(answer, Exception):
             raise answer
@@ -99,6 +101,15 @@ def test_a_refusal_by_one_leader_does_not_hide_what_the_others_settled() -> None
     nodes = _Nodes({"http://b": [Response(404, b'{"code":"topic_not_found"}')]})
     answer = _settled(nodes)
     assert answer == {"settled": 4, "failed": [{"receipt": "1:1:0", "code": "topic_not_found"}]}
+
+
+def test_a_topic_that_this_node_leads_and_has_not_opened_yet_is_not_missing() -> None:
+    missing = Response(404, b'{"code":"topic_not_found"}')
+    nodes = _Nodes({"here": [missing, missing]})
+    nodes.led[1] = None
+    nodes.here = 1
+    assert _settled(nodes) == {"settled": 5, "failed": []}
+    assert [url for url, _ in nodes.asked] == ["http://c", "http://a", None, None, None]
 
 
 def test_receipts_of_a_partition_that_moved_are_sent_to_its_next_leader() -> None:
