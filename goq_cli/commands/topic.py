@@ -118,7 +118,8 @@ def alter(
 ) -> None:
     """Change settings or the replication, or add partitions.
 
-    More partitions move keys to other partitions. Replicas are copied and removed in the
+    More partitions move keys to other partitions. Stored messages keep the number of their lane, so
+    append new lanes at the end of priority.lanes. Replicas are copied and removed in the
     background; goq cluster status shows it.
     """
     with SESSION.client() as client:
