@@ -187,6 +187,7 @@ def test_a_function_may_settle_its_message_itself(
     goq_client.publish_many("own", [b"later", b"never"])
     with running(app):
         eventually(lambda: state_of(goq_client, "own") == (1, 0, 1), "both are settled")
+    eventually(lambda: goq_client.list_dead_letters("own").messages, "a dead letter")
     letters: Any = goq_client.list_dead_letters("own").messages
     assert [letter.raw["reason"] for letter in letters] == ["never"]
     assert [record for record in caplog.records if record.name == "goq.worker"] == []
