@@ -15,7 +15,9 @@ import msgspec
 from goq import limits
 from goq.errors import CorruptData, GoqError, describe_os_error
 from goq.storage.archive.manifest import verify_archive
+from goq.storage.catalog.topic_file import FILE_NAME as TOPIC_FILE_NAME
 from goq.storage.catalog.topic_file import read_topic_file
+from goq.storage.compaction.checkpoint import CHECKPOINT_NAME, is_checkpoint_damaged
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import JOURNAL_DIR
 from goq.storage.journal.piece import ScannedPiece, journal_damage, scan_pieces, told_damage
@@ -194,8 +196,9 @@ def _verify_segment(
 def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
     """Check all logs of a data directory, its archive, its topic files, and ``node.db``.
 
-    Every file that ``node.db`` lists must exist. A file that cannot be read is a problem, and the
-    others are checked.
+    Indexes, columns and keys beside the segments are not checked: they are derived, checked when
+    they are read, and made again. Every file that ``node.db`` lists must exist. A file that cannot
+    be read is a problem, and the others are checked.
     """
     result = DataDirReport()
     reports: dict[tuple[str, int, str], LogReport] = {}
@@ -213,6 +216,11 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
         report = reports[topic, partition, log] = LogReport()
         try:
             report = reports[topic, partition, log] = verify_log(disk, directory, journaled)
+            if is_checkpoint_damaged(disk, directory):
+                result.problems.append(
+                    f"{directory / CHECKPOINT_NAME} is damaged: the next pass of compaction reads"
+                    " the whole log"
+                )
         except OSError as error:
             result.problems.append(describe_os_error(error, directory))
         result.logs.append(VerifiedLog(topic, partition, log, report))
@@ -225,6 +233,7 @@ def verify_data_dir(disk: Disk, data_dir: Path) -> DataDirReport:
     except GoqError as error:
         result.problems.append(error.detail)
         return result
+    result.problems += _lost_files(disk, data_dir, topics, {topic for topic, _, _ in reports})
     still, present = set(rows), set(reports)
     for row, reason in missing:
         if row in still:
@@ -249,6 +258,23 @@ def _topic_file_problems(disk: Disk, data_dir: Path) -> Iterator[str]:
                     f"topic {record.name} is adopted: its settings were lost; nothing of it is"
                     f" deleted until goq topic alter {record.name} decides on them"
                 )
+
+
+def _lost_files(
+    disk: Disk, data_dir: Path, topics: Iterable[TopicRow], folders: Iterable[str]
+) -> Iterator[str]:
+    """Yield the files that each topic folder, of those with logs, and the data directory need.
+
+    A new topic gets its file a moment after its row, and the folders had logs before that.
+    """
+    if folders and not (data_dir / FILE_NAME).exists():
+        yield f"{FILE_NAME} is missing: only what topic folders say of their topics is left"
+    deleting = {row.folder for row in topics if row.deleting}
+    for folder in sorted(set(folders) - deleting):
+        names = disk.names(data_dir / TOPICS_DIR / folder)
+        if names and TOPIC_FILE_NAME not in names:
+            path = data_dir / TOPICS_DIR / folder / TOPIC_FILE_NAME
+            yield f"{path} is missing: only {FILE_NAME} has the settings of this topic"
 
 
 def _row_problems(data_dir: Path) -> list[str]:

@@ -22,7 +22,7 @@ _DAMAGE_ADVICE = (
 
 def command(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check every byte of a data folder.")
+        bool, typer.Option("--verify", help="Check every byte of data in a folder.")
     ] = False,
     data_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="With --verify: which folder.")
@@ -31,7 +31,8 @@ def command(
     """Check the health of a node, or verify a data folder; exit 1 if anything is wrong.
 
     A folder can be verified while a node uses it: nothing is written, and data that is not durable
-    yet is skipped.
+    yet is skipped. So are indexes, columns and keys: a node checks them when it reads them, and
+    makes damaged ones again from the messages.
     """
     if not (_folder_is_sound(data_dir) if verify else _node_is_well()):
         raise typer.Exit(1)

@@ -29,13 +29,25 @@ class CleanerCheckpoint(NamedTuple):
 def read_checkpoint(disk: Disk, directory: Path) -> CleanerCheckpoint:
     """Return the cleaner checkpoint in a log's directory; an empty one if there is none."""
     try:
-        data = bytes(disk.read(directory / CHECKPOINT_NAME, 0, _PROGRESS.size + _CRC.size))
+        return _decode(disk, directory) or CleanerCheckpoint()
     except OSError:
         return CleanerCheckpoint()
+
+
+def is_checkpoint_damaged(disk: Disk, directory: Path) -> bool:
+    """Return whether there is a cleaner checkpoint with bad bytes. Raises ``OSError``."""
+    try:
+        return _decode(disk, directory) is None
+    except FileNotFoundError:
+        return False
+
+
+def _decode(disk: Disk, directory: Path) -> CleanerCheckpoint | None:
+    data = bytes(disk.read(directory / CHECKPOINT_NAME, 0, _PROGRESS.size + _CRC.size))
     if len(data) < _PROGRESS.size + _CRC.size:
-        return CleanerCheckpoint()
+        return None
     if _CRC.unpack_from(data, _PROGRESS.size)[0] != crc32c(data[: _PROGRESS.size]):
-        return CleanerCheckpoint()
+        return None
     return CleanerCheckpoint(*_PROGRESS.unpack_from(data))
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from goq.config.topic import Fsync
+from goq.storage.catalog.topic_catalog import topic_record
+from goq.storage.catalog.topic_file import write_topic_file
+from goq.storage.compaction.checkpoint import CleanerCheckpoint, write_checkpoint
 from goq.storage.disk import RealDisk
 from goq.storage.journal.journal import JOURNAL_DIR
 from goq.storage.journal.piece import DAMAGED_SUFFIX
@@ -168,10 +171,12 @@ class Folder:
         self.disk = RealDisk()
         self.db = NodeDb(path)
         for topic, partitions in (("a", 2), ("b", 1)):
-            self.db.put_topic(TopicRow(topic, partitions, {}))
+            row = TopicRow(topic, partitions, {})
+            self.db.put_topic(row)
             for partition in range(partitions):
                 self._fill(topic, partition, "messages")
                 self._fill(topic, partition, "events")
+            write_topic_file(self.disk, path / "topics", topic_record(row, {}))
         self.db.close()
 
     def directory(self, topic: str, partition: int, log: str) -> Path:
@@ -310,7 +315,27 @@ def test_logs_are_verified_without_a_database(folder: Folder, content: bytes | N
     report = folder.verify()
     assert len(report.logs) == 6
     assert report.bytes == 18 * len(FRAME)
-    assert bool(report.problems) == (content is not None)
+    assert any("node.db" in problem for problem in report.problems)
+
+
+def test_files_that_say_what_a_topic_is_are_missed(folder: Folder) -> None:
+    path = folder.path / "topics" / "a" / "topic.meta"
+    path.unlink()
+    assert folder.verify().problems == [
+        f"{path} is missing: only node.db has the settings of this topic"
+    ]
+
+
+@pytest.mark.parametrize("size_bytes", [0, 7, 20])
+def test_a_damaged_checkpoint_of_compaction_is_reported(folder: Folder, size_bytes: int) -> None:
+    directory = folder.directory("a", 0, "messages")
+    write_checkpoint(folder.disk, directory, CleanerCheckpoint(3, 0))
+    assert folder.verify().is_sound
+    path = directory / "compacted"
+    path.write_bytes(b"\1" * size_bytes)
+    assert folder.verify().problems == [
+        f"{path} is damaged: the next pass of compaction reads the whole log"
+    ]
 
 
 def test_a_folder_in_use_is_verified_beside_its_node(folder: Folder) -> None:
