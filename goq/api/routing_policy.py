@@ -30,6 +30,8 @@ MERGED_STREAM: Final = "goq-internal-merged-stream"
 """Request header, between nodes: the client's stream that a stream is to be a part of."""
 REOPENED: Final = "goq-internal-reopened"
 """Request header, between nodes: that this node had a part of the client's stream before."""
+ALIVE: Final = "goq-internal-alive"
+"""Request header, between nodes: that a stream's consumer has shown life at another node."""
 REST: Final = "goq-internal-rest"
 """Request header, between nodes: the answer is added to others, so that no message may exceed its
 maximum size, not even the first."""

@@ -7,6 +7,10 @@ standalone node. When leaders change or a part breaks, new parts are opened.
 A part that was open and ends is opened *again*. Its node refuses that once a newer stream of the
 client's session is there, perhaps through another node: then this one is over, as after any other
 refusal.
+
+A leader keeps the credit of expired leases until the consumer shows life, which it may do at other
+leaders only. A part that delivers more than it may have in flight has seen settlements since: then
+the other parts are told that the consumer lives.
 """
 
 from __future__ import annotations
@@ -24,25 +28,29 @@ from goq.api.codec.leased import ReleaseLeases, read_frames, receipt_of
 from goq.api.codec.messages import json_response
 from goq.api.codec.receive_request import SESSION_ID, parse_session_id
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document
-from goq.api.routing_policy import MERGED_STREAM, REOPENED, STREAM_ID
+from goq.api.routing_policy import ALIVE, MERGED_STREAM, REOPENED, STREAM_ID
 from goq.api.schemas.groups import Receive, StreamOut
 from goq.errors import GoqError, NotLeader
 from goq.http.message import Item, LiveStream, OwnedStream, Request, Response
 
 _QUEUED_MAX = 16
 _RETRY_S = 1.0
+_LIFE_S = 1.0  # at least, between two times that parts are told of life
 _END_S = 2.0  # for a node to end its part
 _REFUSALS = frozenset({400, 401, 403, 409})
 _SIZE_BYTES = 4
 
 
 class _Part:
-    """The stream of one node; ``reader`` queues its records."""
+    """The stream of one node, with a ``share`` of the credit; ``reader`` queues its records."""
 
-    def __init__(self, url: str | None, stream_id: str, body: OwnedStream) -> None:
+    def __init__(self, url: str | None, stream_id: str, body: OwnedStream, share: int) -> None:
         self.url = url
         self.id = stream_id
         self.body = body
+        self.share = share
+        self.record_count = 0
+        """The records since the share was set, or since other parts were told of life."""
         self.reader: asyncio.Task[None]
 
     async def aclose(self) -> None:
@@ -92,6 +100,8 @@ class MergedStream:
         """Whether one node has delivered as many messages as are wanted in all."""
         self._following: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._told_s = -inf
 
     async def open(self) -> Response | None:
         """Open a part at this node and at each leader; return the refusal of one, if any.
@@ -154,7 +164,7 @@ class MergedStream:
         if isinstance(stream, LiveStream):
             self.heartbeat = stream.heartbeat
         ids = {name.lower(): value for name, value in answer.headers.items()}
-        part = self._parts[url] = _Part(url, ids.get(STREAM_ID.lower(), ""), stream)
+        part = self._parts[url] = _Part(url, ids.get(STREAM_ID.lower(), ""), stream, share)
         part.reader = asyncio.ensure_future(self._read(part))
         part.reader.add_done_callback(lambda _: self._on_part_end(url))
         self._opened_s[url] = asyncio.get_running_loop().time()
@@ -172,8 +182,29 @@ class MergedStream:
                     if count == self._asked.limit:
                         self._is_served = True
                     await self._queue.put(record)
+                    part.record_count += 1
+                    if part.record_count > part.share:
+                        self._on_life(part)
         finally:
             await part.body.aclose()
+
+    def _on_life(self, seen_by: _Part) -> None:
+        """Tell the other parts that the consumer lives, unless they were told a moment ago."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_s < _LIFE_S or (self._telling and not self._telling.done()):
+            return
+        self._told_s = now_s
+        for part in self._parts.values():
+            part.record_count = 0
+        others = [part for part in self._parts.values() if part is not seen_by]
+        self._telling = asyncio.ensure_future(self._tell_of_life(others))
+
+    async def _tell_of_life(self, parts: Sequence[_Part]) -> None:
+        for part in parts:
+            body = msgspec.json.encode({"max_in_flight": part.share})  # for an earlier version
+            telling = copy_request(self._about(part, "PATCH", body), headers={ALIVE: "true"})
+            with suppress(GoqError):
+                await self._fanout.ask(part.url, telling)
 
     def _on_part_end(self, url: str | None) -> None:
         del self._parts[url]
@@ -257,6 +288,7 @@ class MergedStream:
                 answer = await self._fanout.ask(part.url, self._about(part, "PATCH", body))
                 if answer.status == 200:
                     found.append(decode_document(answer))
+                    part.share, part.record_count = found[-1]["max_in_flight"], 0
         credit = sum(each["max_in_flight"] for each in found)
         self._credit = (credit or self._credit or more) if maximum is None else maximum
         self._wake_following()
@@ -295,7 +327,8 @@ class MergedStream:
     async def aclose(self) -> None:
         """Close the parts: their messages in flight are ready again."""
         self.on_close()
-        tasks = [task for task in (self._following, self._ending) if task is not None]
+        own = self._following, self._ending, self._telling
+        tasks = [task for task in own if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

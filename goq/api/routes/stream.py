@@ -14,7 +14,7 @@ from goq.api.codec.receive_request import granted
 from goq.api.codec.request import json_body
 from goq.api.needs import CONSUME
 from goq.api.router import FRAMES, NDJSON, Route
-from goq.api.routing_policy import STREAM_ID, UNBUFFERED, CustomRouting
+from goq.api.routing_policy import ALIVE, STREAM_ID, UNBUFFERED, CustomRouting
 from goq.api.schemas.groups import StreamGrant, StreamOut
 from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
@@ -79,10 +79,13 @@ class StreamRoutes:
         return Response(200, live, FRAMES if frames else NDJSON, headers)
 
     async def grant(self, request: Request, topic: str, group: str, stream_id: str) -> Response:
-        """Grant a stream messages beyond those in flight."""
+        """Grant a stream messages beyond those in flight, or note that its consumer lives."""
         more, maximum = granted(json_body(request, StreamGrant))
         stream = self._broker.streams.find(topic, group, stream_id)
-        stream.grant(more, maximum)
+        if ALIVE in request.headers:
+            stream.topic.settler.on_grant(stream.account)
+        else:
+            stream.grant(more, maximum)
         account = stream.account
         return json_response(StreamOut(stream.id, account.credit, account.in_flight))
 

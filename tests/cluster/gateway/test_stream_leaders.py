@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -40,6 +41,32 @@ def test_a_stream_gets_as_much_as_before_once_its_first_leader_leads_again(
             _settle(cluster, other, topic, found)
             found = []
         _read_all(cluster, other, topic, stream)
+
+
+def test_life_that_a_consumer_shows_at_one_leader_counts_at_the_others(
+    cluster: RunningCluster, topic: str
+) -> None:
+    leaders = cluster.leaders(topic)
+    silent = 0
+    other = next(number for number, name in enumerate(leaders) if name != leaders[silent])
+
+    def publish(partition: int) -> None:
+        body = {"messages": [{"value": "v", "partition": partition}]}
+        cluster.nodes[0].call("POST", f"/v1/topics/{topic}/messages", body)
+
+    with streaming(cluster.nodes[0], topic, max_in_flight=3, visibility="1s") as stream:
+        publish(silent)
+        lost = stream.message()
+        eventually(lambda: in_flight(cluster, topic) == 0)
+        found = lost
+        for _ in range(100):  # it forgets the message, and goes on with others
+            publish(other)
+            found = stream.message()
+            if found["partition"] == silent:
+                break
+            _settle(cluster, "n1", topic, [found])
+            time.sleep(0.05)
+        assert (found["id"], found["attempt"]) == (lost["id"], 2)
 
 
 def _partition(cluster: RunningCluster, topic: str) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from goq.api.gateway import merged_stream
 from goq.api.gateway.merged_stream import MergedStream
-from goq.api.routing_policy import MERGED_STREAM, REOPENED
+from goq.api.routing_policy import ALIVE, MERGED_STREAM, REOPENED
 from goq.api.schemas.groups import Receive
 from goq.errors import TopicNotFound
 from goq.http.message import Item, LiveStream, OwnedStream, Request, Response
@@ -31,6 +31,10 @@ class Nodes:
         self.open: dict[str | None, asyncio.Event] = {}
         """What ends the open parts."""
         self.hung: set[str | None] = set()
+        self.delivered: dict[str | None, int] = {}
+        """The messages of a node's part."""
+        self.told: list[str | None] = []
+        """The nodes that were told that the consumer lives."""
         self.refused: dict[str | None, int] = {}
         self.partition_leaders = self
         self.release = asyncio.Event()
@@ -57,6 +61,8 @@ class Nodes:
             self.open[url].set()
             return Response(204)
         if request.method == "PATCH":
+            if ALIVE in request.headers:
+                self.told.append(url)
             asked = json.loads(request.body)
             credit = asked.get("more", asked.get("max_in_flight"))
             found = {"max_in_flight": credit, "in_flight": 0}
@@ -71,12 +77,14 @@ class Nodes:
             if self.open.get(url) is ends:
                 del self.open[url]
 
-        items = self._items(ends)
+        items = self._items(ends, self.delivered.get(url, 0))
         body = LiveStream(items, b"\n", close) if url is None else OwnedStream(items, close)
         return Response(200, body, "application/x-ndjson", {"Goq-Stream": f"at {url}"})
 
     @staticmethod
-    async def _items(ends: asyncio.Event) -> AsyncGenerator[Item, None]:
+    async def _items(ends: asyncio.Event, count: int) -> AsyncGenerator[Item, None]:
+        for _ in range(count):
+            yield b"{}\n"
         await ends.wait()
         yield b"\n"
 
@@ -127,6 +135,24 @@ def test_a_stream_that_is_closed_leaves_no_part_open(is_begun: bool) -> None:
                 await reading
         await live.aclose()
         assert nodes.open == {}
+
+    run(test)
+
+
+@pytest.mark.parametrize(("delivered", "told"), [(5, []), (6, [B]), (20, [B])])
+def test_a_part_that_delivers_more_than_its_share_shows_the_others_that_the_consumer_lives(
+    delivered: int, told: list[str | None]
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        nodes.delivered = {None: delivered}
+        merged = stream_of(nodes)
+        await merged.open()
+        stream = merged.records()
+        for _ in range(delivered):
+            await anext(stream)
+        await until(lambda: nodes.told == told)
+        await merged.aclose()
+        assert nodes.told == told
 
     run(test)
 
