@@ -17,6 +17,7 @@ from goq.client._async.http import Http
 from goq.client._async.log_client import AsyncLogClient
 from goq.client._async.producer import AsyncProducer, ProducerOptions
 from goq.client._async.publisher import DirectPublisher, Publisher
+from goq.client._async.runtime import notify_dropped
 from goq.client._async.settlement import AsyncReceivedMessage, Settler
 from goq.client._async.settlement_client import AsyncSettlementClient
 from goq.client.arguments import (
@@ -312,7 +313,8 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")
         loop = Consumer(self._http, self._settler, selection, group, options)
-        return loop.messages(self._consumers)
+        messages = loop.messages(self._consumers)
+        return notify_dropped(messages, loop.leave) if open_spans else messages
 
     async def receive(
         self,

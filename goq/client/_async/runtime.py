@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+Item = TypeVar("Item")
 
 sleep = asyncio.sleep
 _TICK_S: Final = 0.25
@@ -85,6 +87,41 @@ class Worker:
         """Cancel the work where it waits; return when it has ended."""
         self.cancel()
         await asyncio.wait([self._task])
+
+
+class _DroppedLoop(AsyncGenerator[Item, None]):
+    """A generator that tells when its caller drops it, as ``break`` in ``async for`` does.
+
+    The event loop closes the generator itself later, in another task.
+    """
+
+    def __init__(
+        self, generator: AsyncGenerator[Item, None], on_dropped: Callable[[], None]
+    ) -> None:
+        self._generator = generator
+        self._on_dropped = on_dropped
+
+    def __anext__(self) -> Coroutine[Any, Any, Item]:
+        return self._generator.__anext__()
+
+    def asend(self, value: None) -> Coroutine[Any, Any, Item]:
+        return self._generator.asend(value)
+
+    def athrow(self, *exc: Any) -> Coroutine[Any, Any, Item]:
+        return self._generator.athrow(*exc)
+
+    def aclose(self) -> Coroutine[Any, Any, None]:
+        return self._generator.aclose()
+
+    def __del__(self) -> None:
+        self._on_dropped()
+
+
+def notify_dropped(
+    generator: AsyncGenerator[Item, None], on_dropped: Callable[[], None]
+) -> AsyncGenerator[Item, None]:
+    """Return the generator, such that ``on_dropped`` is called when its caller drops it."""
+    return _DroppedLoop(generator, on_dropped)
 
 
 class ArrivalClock:

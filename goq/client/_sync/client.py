@@ -18,6 +18,7 @@ from goq.client._sync.http import Http
 from goq.client._sync.log_client import LogClient
 from goq.client._sync.producer import Producer, ProducerOptions
 from goq.client._sync.publisher import DirectPublisher, Publisher
+from goq.client._sync.runtime import notify_dropped
 from goq.client._sync.settlement import ReceivedMessage, Settler
 from goq.client._sync.settlement_client import SettlementClient
 from goq.client.arguments import (
@@ -313,7 +314,8 @@ class Client(LogClient, SettlementClient, Admin):
         if options.receive.wait_ms == 0 and not until_empty:
             raise InvalidInput("a loop that does not wait asks without pause", field="wait")
         loop = Consumer(self._http, self._settler, selection, group, options)
-        return loop.messages(self._consumers)
+        messages = loop.messages(self._consumers)
+        return notify_dropped(messages, loop.leave) if open_spans else messages
 
     def receive(
         self,

@@ -23,7 +23,7 @@ from goq.client.leases.lease_keeper import LeaseKeeper
 from goq.client.leases.message_buffer import MessageBuffer
 from goq.client.leases.prefetch import PrefetchWindow
 from goq.client.protocol.topic_selection import TopicSelection
-from goq.client.tracing.process_span import is_traced, process_span
+from goq.client.tracing.process_span import SpanScope, is_traced, process_scope
 from goq.http.client.process_fork import Owner
 
 _EXHAUSTED_S: Final = 1.0
@@ -99,6 +99,12 @@ class Consumer:
             http.options, http.cluster_map, self._buffer, self._workers.open_streams
         )
         self._was_silent = False
+        self._scope: SpanScope | None = None
+
+    def leave(self) -> None:
+        """End the span of the message that the caller has: the caller has dropped the loop."""
+        if self._scope is not None:
+            self._scope.end()
 
     def messages(
         self, open_ones: set[Consumer]
@@ -119,7 +125,7 @@ class Consumer:
                     self._passed_on += 1
                     self._buffer.lent_s = lent_s = now_s
                     if self._options.open_spans and is_traced():
-                        with process_span(message):
+                        with process_scope(message) as self._scope:
                             yield message
                     else:
                         yield message

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 Lock = threading.Lock
 sleep = time.sleep
@@ -75,6 +78,13 @@ class Worker:
     def stop(self) -> None:
         """Wait for the end of the work. The caller has ended its waits before: a thread cannot."""
         self._thread.join()
+
+
+def notify_dropped(
+    generator: Generator[Item, None, None], _on_dropped: Callable[[], None]
+) -> Generator[Item, None, None]:
+    """Return the generator as it is: Python closes one that its caller drops at once."""
+    return generator
 
 
 class ArrivalClock:

@@ -155,6 +155,44 @@ report()
     assert names == ["order", "process t"]
 
 
+def test_an_asynchronous_loop_that_is_left_closes_its_span_at_once(node: RunningNode) -> None:
+    program = """
+async def main():
+    async with goq.AsyncClient(URL) as client:
+        async for message in client.consume("t", group="g"):
+            break
+        assert not trace.get_current_span().get_span_context().is_valid
+        await client.publish("t", b"later")
+        await asyncio.sleep(0)
+        [*_, later] = [message async for message in client.read_log("t")]
+        assert not later.headers, later.headers
+
+with goq.Client(URL) as client:
+    publish(client)
+asyncio.run(main())
+report()
+"""
+    assert [span["name"] for span in spans_of(node, program)] == ["order", "process t"]
+
+
+def test_loops_that_take_turns_leave_no_span_behind(node: RunningNode) -> None:
+    program = """
+with goq.Client(URL) as client:
+    publish(client)
+    with TRACER.start_as_current_span("around") as around:
+        one, other = (client.consume("t", group=group) for group in "gh")
+        for loop in (one, other, one, other, other, one):
+            next(loop)
+        one.close()
+        assert trace.get_current_span().is_recording()
+        other.close()
+        assert trace.get_current_span() is around
+report()
+"""
+    names = [span["name"] for span in spans_of(node, program)]
+    assert names == ["order", *["process t"] * 6, "around"]
+
+
 def test_a_handler_that_fails_makes_its_span_failed(node: RunningNode) -> None:
     program = """
 app = goq.WorkerApp(URL)
