@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(50, 124), "receive": Bounds(61, 212), "ack": Bounds(44, 100)}
+BOUNDS = {"publish": Bounds(50, 124), "receive": Bounds(62, 212), "ack": Bounds(44, 100)}
 
 
 class Path_(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from goq.errors import CorruptData, DataDirLocked, StorageFailed, UnsupportedFormat
+from goq.errors import CorruptData, DataDirLocked, GoqError, StorageFailed, UnsupportedFormat
 from goq.model import topic_folder
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import NotCached, RealDisk
@@ -317,13 +317,16 @@ def test_the_folder_cannot_be_locked_twice_by_one_process(tmp_path: Path) -> Non
     DataDirLock(tmp_path).release()
 
 
-@pytest.mark.parametrize("text", ["3\n", "two", "restoring\n"])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("3\n", UnsupportedFormat), ("two", CorruptData), ("restoring\n", UnsupportedFormat)],
+)
 def test_a_folder_of_another_format_is_refused_and_not_kept_locked(
-    tmp_path: Path, text: str
+    tmp_path: Path, text: str, error: type[GoqError]
 ) -> None:
     (tmp_path / "FORMAT").write_text(text)
     for _ in range(2):
-        with pytest.raises(UnsupportedFormat):
+        with pytest.raises(error):
             DataDirLock(tmp_path)
     assert (tmp_path / "FORMAT").read_text() == text
     (tmp_path / "FORMAT").write_text("1\n")

@@ -17,12 +17,18 @@ FOR_EVER = LeaseTime(inf, 0.0)
 
 @dataclass
 class FakeMessage:
-    id: int
+    offset: int
     key: bytes | None = None
+    headers: tuple[()] = ()
+    group: str = "g"
     topic: str = "orders"
     attempt: int = 1
     settled: bool = False
     lease_time: LeaseTime = FOR_EVER
+
+    @property
+    def id(self) -> str:
+        return f"{self.topic}:0:{self.offset}"
 
     def ack(self) -> None:
         self.settled = True
