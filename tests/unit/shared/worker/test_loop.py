@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from goq.client.leases.message_buffer import NO_LEASE, LeaseTime
+from goq.model import MessageId
 from goq.worker.function import WorkerFunction, WorkerOptions
 from goq.worker.loop import WorkerLoop
 from tests.support.eventually import eventually
@@ -27,8 +28,8 @@ class FakeMessage:
     lease_time: LeaseTime = FOR_EVER
 
     @property
-    def id(self) -> str:
-        return f"{self.topic}:0:{self.offset}"
+    def id(self) -> MessageId:
+        return MessageId(self.topic, 0, self.offset)
 
     def ack(self) -> None:
         self.settled = True
