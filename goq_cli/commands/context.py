@@ -35,8 +35,8 @@ def list_contexts() -> None:
 @app.command("set")
 def set_context(name: _Name) -> None:
     """Store --server (and the token of --token-file) as context NAME, and use it."""
-    from goq.errors import UsageError
-    from goq.http.client.http1 import parse_url
+    from goq.client.protocol.request_builder import server_of
+    from goq.errors import InvalidInput, UsageError
     from goq_cli.contexts import Context, contexts_path, load_contexts, save_contexts
 
     if not SESSION.servers:
@@ -45,9 +45,9 @@ def set_context(name: _Name) -> None:
         raise UsageError("a context needs a name")
     for server in SESSION.servers:
         try:
-            parse_url(url_of(server))
-        except ValueError as error:
-            raise UsageError(f"{server!r} is not a server's URL: {error}") from None
+            server_of(url_of(server))
+        except InvalidInput as error:
+            raise UsageError(error.detail) from None
     contexts = load_contexts()
     contexts.contexts[name] = Context(SESSION.servers, SESSION.own_token())
     contexts.current = name

@@ -55,7 +55,7 @@ class RequestBuilder:
 
     def __init__(self, options: HttpOptions) -> None:
         self._timeout_ms = options.timeout_ms
-        self._servers = {text: _server_of(text) for text in options.servers}
+        self._servers = {text: server_of(text) for text in options.servers}
         self._heads: dict[tuple[object, ...], bytes] = {}
         self._headers = [
             (b"User-Agent", b"goq/" + __version__.encode()),
@@ -77,7 +77,7 @@ class RequestBuilder:
         """Return the parsed URL of a server, also of one that a node has named."""
         found = self._servers.get(text)
         if found is None:
-            found = self._servers[text] = _server_of(text)
+            found = self._servers[text] = server_of(text)
         return found
 
     def build(
@@ -131,7 +131,8 @@ class StreamTimeouts:
         self._timeouts.read_s = self._silence_s
 
 
-def _server_of(text: str) -> Url:
+def server_of(text: str) -> Url:
+    """Return the URL of a server. Raises ``InvalidInput`` for any other text."""
     try:
         return parse_url(text)
     except ValueError as error:
