@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -47,8 +48,14 @@ ERRORS = [
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 def test_any_error_fails_its_message_and_the_worker_goes_on(
-    goq_node: goq.Node, goq_client: goq.Client, error: BaseException, is_async: bool
+    goq_node: goq.Node,
+    goq_client: goq.Client,
+    error: BaseException,
+    is_async: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # What a test logs is in its report, which processes of a run exchange as UTF-8.
+    monkeypatch.setattr(logging.getLogger("goq.worker"), "disabled", True)
     app = goq.WorkerApp(goq_node.url)
     ran: list[bytes] = []
 
