@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,9 +44,10 @@ def moving(cluster: RunningCluster, topic: str) -> str:
 def test_a_read_of_all_partitions_is_refused(
     cluster: RunningCluster, moving: str, path: str
 ) -> None:
-    with _closed(cluster, moving):
-        for node in cluster.nodes:
-            answer = node.request("GET", f"/v1/topics/{moving}{path}")
+    with _closed(cluster, moving), ThreadPoolExecutor(3) as pool:  # each waits for a leader
+        url = f"/v1/topics/{moving}{path}"
+        answers = list(pool.map(lambda node: node.request("GET", url), cluster.nodes))
+        for answer in answers:
             assert (answer.status, answer.json["code"]) == (503, "partition_offline")
             assert f"partition {_MOVING} of {moving}" in answer.json["detail"]
 

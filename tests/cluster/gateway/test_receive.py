@@ -55,7 +55,9 @@ def test_nodes_take_turns(cluster: RunningCluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("as_frames", [False, True])
-@pytest.mark.parametrize("size_bytes", [1_000_000, 2_500_000, 5_000_000])
+@pytest.mark.parametrize(
+    "size_bytes", [1_000_000, 2_500_000, pytest.param(5_000_000, marks=pytest.mark.long)]
+)
 def test_an_answer_has_no_more_bytes_than_a_nodes_own(
     cluster: RunningCluster, topic: str, size_bytes: int, as_frames: bool
 ) -> None:

@@ -160,6 +160,7 @@ def test_the_task_of_a_killed_worker_is_done_by_another(site: Site) -> None:
     assert set(site.lines()) == {f"task {number}" for number in range(3)}
 
 
+@pytest.mark.long
 def test_a_worker_that_is_told_to_stop_finishes_its_task_and_leaves_the_others(
     site: Site,
 ) -> None:

@@ -15,7 +15,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.support.client.sqs_client import sqs_client
 from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_nodes
-from tests.support.effort import first_of
 from tests.support.eventually import eventually
 from tests.support.node.ports import HOST, reserved_port
 
@@ -105,7 +104,8 @@ class Ledger:
             self.deleted.add(message["MessageId"])
 
 
-@pytest.mark.parametrize("killed", first_of([(["n1"],), (["n1", "n2"],)], quick=1))
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [["n1"], ["n1", "n2"]])
 def test_killed_leaders_lose_nothing_that_was_sent_and_give_back_nothing_that_was_deleted(
     served: tuple[ProcessCluster, Urls], killed: list[str]
 ) -> None:

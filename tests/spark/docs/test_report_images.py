@@ -54,6 +54,7 @@ def test_the_pictures_are_those_that_the_tool_draws(
         assert f"images/{name}" in text
 
 
+@pytest.mark.long
 def test_the_question_to_events_has_the_answer_of_the_page(
     spark: SparkSession, export: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,6 +64,7 @@ def test_the_question_to_events_has_the_answer_of_the_page(
     assert capsys.readouterr().out.strip() == answer.strip()
 
 
+@pytest.mark.long
 def test_the_made_up_traffic_is_accounted_for(spark: SparkSession, export: Path) -> None:
     tables = ExportedTables(spark, str(export), [])
     report = audit(tables.slices(), tables.changed_files())

@@ -74,6 +74,7 @@ def told(report: Report, title: str, by: list[str]) -> dict[tuple[Any, ...], tup
     }
 
 
+@pytest.mark.long
 def test_waits_are_those_that_a_loop_over_the_rows_finds(made: Made) -> None:
     messages, events, _ = made.frames()
     report = latency(messages, events)
