@@ -71,7 +71,6 @@ class MoveOperations:
         await self._check_is_dead_letter_queue(source)
         async with self._lock:
             rows = self._rows(source)
-            _check_none_active(rows)
             if self._stopped:
                 raise SqsError("ServiceUnavailable", "The node stops.", 503)
             counts = await self._queues.counts(call, source)

@@ -90,14 +90,8 @@ def test_a_fifo_queue_keeps_its_order_over_all_nodes(clients: list[Any]) -> None
 
 
 def test_a_move_task_of_one_node_is_shown_and_cancelled_by_others(clients: list[Any]) -> None:
-    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in ("dead", "alive"))
-    clients[0].create_queue(QueueName="dead")
-    policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
-    clients[0].create_queue(QueueName="alive", Attributes={"RedrivePolicy": policy})
-    for number in range(60):
-        clients[0].send_message(QueueUrl="dead", MessageBody=str(number))
-
-    asked = {"SourceArn": source, "DestinationArn": target}
+    asked = _to_move(clients[0], "dead", "alive", messages=60)
+    source = asked["SourceArn"]
     started = clients[0].start_message_move_task(**asked, MaxNumberOfMessagesPerSecond=1)
     for client in clients:
         _await_status(client, source, "RUNNING")
@@ -130,18 +124,13 @@ def test_tags_that_several_nodes_put_on_a_queue_at_once_are_all_kept(clients: li
 
 
 def test_of_several_nodes_that_start_a_move_task_at_once_one_does(clients: list[Any]) -> None:
-    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in ("twice", "once"))
-    clients[0].create_queue(QueueName="twice")
-    policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
-    clients[0].create_queue(QueueName="once", Attributes={"RedrivePolicy": policy})
-    for number in range(60):
-        clients[0].send_message(QueueUrl="twice", MessageBody=str(number))
+    asked = _to_move(clients[0], "twice", "once", messages=60)
+    source = asked["SourceArn"]
     together = threading.Barrier(3)
 
     def start(client: Any) -> str:
         together.wait(60)
         try:
-            asked = {"SourceArn": source, "DestinationArn": target}
             started = client.start_message_move_task(**asked, MaxNumberOfMessagesPerSecond=1)
             return str(started["TaskHandle"])
         except client.exceptions.UnsupportedOperation:
@@ -154,6 +143,17 @@ def test_of_several_nodes_that_start_a_move_task_at_once_one_does(clients: list[
         clients[0].cancel_message_move_task(TaskHandle=handles[0])
         for client in clients:
             _await_status(client, source, "CANCELLED")
+
+
+def _to_move(client: Any, dead: str, alive: str, messages: int) -> dict[str, str]:
+    """Make a dead-letter queue with messages, and return the arguments of their move task."""
+    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in (dead, alive))
+    client.create_queue(QueueName=dead)
+    policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
+    client.create_queue(QueueName=alive, Attributes={"RedrivePolicy": policy})
+    for number in range(messages):
+        client.send_message(QueueUrl=dead, MessageBody=str(number))
+    return {"SourceArn": source, "DestinationArn": target}
 
 
 def _await_status(client: Any, source: str, wanted: str) -> None:
@@ -173,13 +173,8 @@ def _await_status(client: Any, source: str, wanted: str) -> None:
 def test_a_task_of_which_its_node_says_nothing_for_two_minutes_is_failed(
     cluster: RunningCluster, clients: list[Any]
 ) -> None:
-    source, target = (f"arn:aws:sqs:us-east-1:000000000000:{name}" for name in ("mute", "loud"))
-    clients[0].create_queue(QueueName="mute")
-    policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
-    clients[0].create_queue(QueueName="loud", Attributes={"RedrivePolicy": policy})
-    for number in range(100):
-        clients[0].send_message(QueueUrl="mute", MessageBody=str(number))
-    asked = {"SourceArn": source, "DestinationArn": target}
+    asked = _to_move(clients[0], "mute", "loud", messages=100)
+    source = asked["SourceArn"]
     started = clients[0].start_message_move_task(**asked, MaxNumberOfMessagesPerSecond=1)
 
     def seen() -> tuple[str, str]:
