@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +17,10 @@ RUN_S_MAX = 60.0
 
 @contextmanager
 def running(app: goq.WorkerApp) -> Iterator[list[BaseException]]:
-    """Run an app until the end of the block; yield the errors that the run raises."""
+    """Run an app until the end of the block; yield the errors that the run raises.
+
+    A failure of the block tells them too, and where the threads of the workers are.
+    """
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -28,11 +33,24 @@ def running(app: goq.WorkerApp) -> Iterator[list[BaseException]]:
     thread.start()
     try:
         yield errors
+    except BaseException as failure:
+        failure.add_note(f"the run raised {errors}; the threads of its workers:\n{_stacks()}")
+        raise
     finally:
         if thread.is_alive():
             app.stop()
         thread.join(RUN_S_MAX)
     assert not thread.is_alive()
+
+
+def _stacks() -> str:
+    frames = sys._current_frames()
+    stacks = [
+        f"{thread.name}:\n{''.join(traceback.format_stack(frames[thread.ident]))}"
+        for thread in threading.enumerate()
+        if thread.ident in frames and thread is not threading.current_thread()
+    ]
+    return "\n".join(stacks)
 
 
 def state_of(client: goq.Client, topic: str) -> tuple[int, int, int]:
