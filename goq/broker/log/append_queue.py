@@ -228,14 +228,16 @@ class AppendQueue:
         self.size_bytes = 0
         return waiters
 
-    def refuse_frames(self, error: GoqError) -> None:
-        """Fail every frame with an error. Exclusive work stays."""
-        kept: deque[QueuedFrame | ExclusiveWork] = deque()
-        for entry in self._entries:
-            if isinstance(entry, ExclusiveWork):
-                kept.append(entry)
-            else:
-                reject(entry.done, error)
-        self._entries = kept
+    def refuse_frames(self, error: GoqError, *, keeps_vital: bool = False) -> None:
+        """Fail every frame with an error. Exclusive work stays, and vital frames if so asked."""
+        entries, self._entries = self._entries, deque()
         self._shared.clear()
         self.size_bytes = 0
+        for entry in entries:
+            if isinstance(entry, ExclusiveWork):
+                self._entries.append(entry)
+            elif entry.is_vital and keeps_vital:
+                self._entries.append(entry)
+                self.size_bytes += entry.size_bytes
+            else:
+                reject(entry.done, error)

@@ -350,22 +350,27 @@ class GroupCommit:
     ) -> None:
         """Fail all pending appends; after a failed sync the log takes no more.
 
-        The batch under way fails with ``doubt`` if its bytes may be on the disk.
+        The batch under way fails with ``doubt`` if its bytes may be on the disk. While the log can
+        go on, exclusive work and vital frames wait for their turn: on a full disk they make room.
         """
-        queued = self._queue.take_waiters()
         if self._admission:
             self._admission.settle(stored=False)
-        if self.log.failed:
+        has_failed = bool(self.log.failed)
+        queued = self._queue.take_waiters() if has_failed else []
+        if has_failed:
             self._closed = error
             self.pending.forget(error)
         for each in written:
             reject(each.done, doubt or error)
         for done in queued:
             reject(done, error)
-        self._busy = False
-        self._idle.set()
-        if self._sync_wanted and not self.log.failed:
-            self._wake()
+        if has_failed:
+            self._busy = False
+            self._idle.set()
+        else:
+            # a frame that could not even begin would be tried without end
+            self._queue.refuse_frames(error, keeps_vital=bool(written))
+            self._continue()
         self._on_failure(error)
 
     async def run_exclusive(self, work: Callable[[], None]) -> None:

@@ -1,16 +1,18 @@
 """The trimmer: seals, checks and deletes the segments of a partition's two logs for retention.
 
 Messages are deleted in this order: the event becomes durable, the log drops the segments, the
-manifest drops them, their files are removed. After a crash in between, the next open of the log
-finishes the deletion.
+manifest drops them, their files are removed. What fails after the log has dropped them, because the
+disk is full, is tried again by :meth:`Trimmer.finish`. After a crash in between, the next open of
+the log finishes the deletion.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from goq import limits
 from goq.broker.events.writer import EventWriter
@@ -27,6 +29,14 @@ from goq.storage.scanner import Damage
 T = TypeVar("T")
 Forget = Callable[[Sequence[Segment]], Awaitable[None]]
 """Removes segments from the manifest, before their files are removed."""
+
+
+class _Detached(NamedTuple):
+    """Segments that a log has dropped and whose files are not removed yet."""
+
+    writer: GroupCommit
+    segments: list[Segment]
+    forget: Forget
 
 
 async def _forget_nothing(_segments: Sequence[Segment]) -> None:
@@ -48,6 +58,7 @@ class Trimmer:
         self._messages = messages
         self._events = events
         self._kept_from = 0
+        self._unfinished: list[_Detached] = []
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -66,9 +77,17 @@ class Trimmer:
             return []
         await self._events.record([Trimmed(end)], is_vital=True)
         deleted = messages.detach_before(end)
-        await forget(deleted)
-        await self._messages.run_exclusive(lambda: messages.remove(deleted))
+        self._unfinished.append(_Detached(self._messages, deleted, forget))
+        await self.finish()
         return deleted
+
+    async def finish(self) -> None:
+        """Remove from manifest and disk what the logs have dropped, as far as that is to do."""
+        for detached in self._unfinished.copy():
+            writer, segments, forget = detached
+            await forget(segments)
+            await writer.run_exclusive(partial(writer.log.remove, segments))
+            self._unfinished.remove(detached)
 
     async def old_events(self) -> list[Segment]:
         """Return the event segments that are about deleted messages only.
@@ -91,10 +110,10 @@ class Trimmer:
 
     async def trim_events(self, end_offset: int, forget: Forget = _forget_nothing) -> None:
         """Delete the event segments that end at or before ``end_offset``."""
-        events = self._events.commit.log
-        deleted = events.detach_before(end_offset)
-        await forget(deleted)
-        await self._events.commit.run_exclusive(lambda: events.remove(deleted))
+        writer = self._events.commit
+        deleted = writer.log.detach_before(end_offset)
+        self._unfinished.append(_Detached(writer, deleted, forget))
+        await self.finish()
 
     async def roll(self) -> None:
         """Seal the active message segment."""

@@ -294,6 +294,7 @@ class RetentionManager:
             self._woken.set()
 
     async def _delete_expired(self, topic: Topic, partition: Partition, keep: int) -> None:
+        await partition.trimmer.finish()
         if keep > partition.log_start_offset:
             await self._delete(topic, partition, await self._before_delayed(partition, keep))
         await self._trim_events(topic, partition)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
+from goq import limits
 from tests.support.cluster.process_cluster import NAMES, ProcessCluster, process_nodes
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
@@ -18,6 +20,7 @@ VALUE = "x" * 400_000
 BIG_MESSAGES = 60
 """Together more than the room that the node wants before it takes messages again."""
 WAIT_S = 60.0
+WRITERS = 12
 FULL = "storage_full"
 Disked = tuple[NodeProcess, SmallDisk]
 
@@ -39,6 +42,15 @@ def node(tmp_path: Path) -> Iterator[Disked]:
 def publish(node: NodeProcess, topic: str, partition: int = 0) -> object:
     body = {"messages": [{"value": VALUE, "partition": partition}]}
     return node.request("POST", f"/v1/topics/{topic}/messages", body)
+
+
+def publish_until_taken(node: NodeProcess) -> bool:
+    """Send one message after the other; return whether one was taken at last."""
+    # a partition that is not open yet is looked at a minute later
+    eventually(
+        lambda: publish(node, "t").status == 200, "it has room", seconds=2 * WAIT_S + 30
+    )
+    return True
 
 
 def health(node: NodeProcess) -> tuple[int, str]:
@@ -92,13 +104,14 @@ def test_a_shorter_retention_frees_room_on_a_full_disk(tmp_path: Path, restarts:
             process.kill()
             process.start()
         shorter = {"settings": {"retention.bytes": "1MiB"}}
-        assert process.request("PATCH", "/v1/topics/t", shorter).status == 200
-        eventually(
-            lambda: publish(process, "t").status == 200,
-            "it has room",
-            seconds=2 * WAIT_S + 30,  # a partition that is not open yet is looked at a minute later
-        )
+        with ThreadPoolExecutor(WRITERS) as writers:  # each goes on while the disk is full
+            refused = [writers.submit(publish_until_taken, process) for _ in range(WRITERS)]
+            assert process.request("PATCH", "/v1/topics/t", shorter).status == 200
+            wait(refused)
+        assert [each.result() for each in refused] == [True] * WRITERS
         assert health(process)[0] == 200
+        left = [each.stat().st_size for each in folder.glob("topics/*/0/messages/*.log")]
+        assert sum(left) < 8 * limits.MIB, "the files of what was deleted are gone"
 
 
 @pytest.mark.parametrize("left_bytes", [0, 4096, 100_000])

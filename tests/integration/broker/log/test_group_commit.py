@@ -212,6 +212,49 @@ def test_a_full_disk_refuses_what_waits_and_takes_more_when_there_is_room(
     _run(tmp_path, test)
 
 
+def test_a_full_disk_refuses_neither_work_alone_nor_vital_frames_that_wait(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        faults, after = [errno.ENOSPC], list[bytes | None]()
+        setup.disk.fault = lambda operation, path: (
+            faults.pop() if operation == "append" and path.suffix == ".log" and faults else None
+        )
+        refused = [setup.commit.append(frame(b"no"))]
+        vital = setup.commit.append(frame(b"vital"), begins_segment=True, is_vital=True)
+        alone = asyncio.ensure_future(
+            setup.commit.run_exclusive(lambda: after.extend(setup.values()))
+        )
+        await asyncio.sleep(0)
+        refused.append(setup.commit.append(frame(b"nor this")))
+        for each in refused:
+            with pytest.raises(StorageFull):
+                await each
+        assert (await vital).offset == 0
+        await alone
+        assert after == setup.values() == [b"vital"]
+        assert setup.commit.queued_bytes == 0
+
+    _run(tmp_path, test)
+
+
+def test_a_vital_frame_that_cannot_begin_is_refused_and_work_alone_goes_on(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        await setup.commit.append(frame(b"a"))
+
+        def broken(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "ENOSPC")
+
+        begin, setup.log.begin = setup.log.begin, broken  # type: ignore[method-assign,assignment]
+        vital = setup.commit.append(frame(b"b"), is_vital=True)
+        alone = asyncio.ensure_future(setup.commit.run_exclusive(lambda: None))
+        with pytest.raises(StorageFailed):
+            await vital
+        await alone
+        setup.log.begin = begin  # type: ignore[method-assign]
+        assert (await setup.commit.append(frame(b"c"))).offset == 1
+
+    _run(tmp_path, test)
+
+
 def test_messages_after_those_that_a_full_disk_refused_share_a_frame_of_their_own(
     tmp_path: Path,
 ) -> None:

@@ -23,6 +23,7 @@ from goq.broker.retention.retention_manager import (
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
+from goq.errors import StorageFull
 from goq.storage.log.segment import Segment
 from goq.storage.scanner import Damage
 from tests.support.broker.harness import BrokenDisk, ack, broker_on, nack, options, publish, run
@@ -368,6 +369,37 @@ def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(
                 disk.heal()
                 while partition.log_start_offset != 5:
                     await pauses.end()
+
+            await with_retention_manager(broker, clock, work)
+
+    run(main())
+
+
+def test_files_that_a_full_disk_left_are_removed_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+            partition = await six_segments(topic)
+            folder = message_log(partition).directory
+            delete_segments, refusals = broker.metadata.delete_segments, [StorageFull("no room")]
+
+            async def refuse_once(keys: Any) -> None:
+                if refusals:
+                    raise refusals.pop()
+                await delete_segments(keys)
+
+            monkeypatch.setattr(broker.metadata, "delete_segments", refuse_once)
+
+            async def work(pauses: Pauses) -> None:
+                await broker.topic_admin.alter("t", {"retention.bytes": "64KiB"})
+                await until(lambda: topic.stats.retention_stalls > 0)
+                assert partition.log_start_offset == 5
+                assert len(list(folder.glob("*.log"))) == 7
+                while len(list(folder.glob("*.log"))) != 2:
+                    assert await pauses.end() <= 60
 
             await with_retention_manager(broker, clock, work)
 
