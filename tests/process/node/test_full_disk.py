@@ -47,9 +47,7 @@ def publish(node: NodeProcess, topic: str, partition: int = 0) -> object:
 def publish_until_taken(node: NodeProcess) -> bool:
     """Send one message after the other; return whether one was taken at last."""
     # a partition that is not open yet is looked at a minute later
-    eventually(
-        lambda: publish(node, "t").status == 200, "it has room", seconds=2 * WAIT_S + 30
-    )
+    eventually(lambda: publish(node, "t").status == 200, "it has room", seconds=2 * WAIT_S + 30)
     return True
 
 
