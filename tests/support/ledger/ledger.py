@@ -338,9 +338,19 @@ class Ledger:
         return sum(s.verb == "ack" and s.outcome is Outcome.DONE for s in self.settlements)
 
     @property
-    def rejected_count(self) -> int:
-        """How many messages the node has confirmed to be given up."""
-        return sum(s.verb == "reject" and s.outcome is Outcome.DONE for s in self.settlements)
+    def given_up(self) -> set[Place]:
+        """What the node has confirmed to be given up, but what may have been cancelled before."""
+        cancelled = {
+            mark.place
+            for mark in self.marks
+            if mark.verb == "cancel" and mark.outcome is not Outcome.REFUSED
+        }
+        done = {
+            each.place
+            for each in self.settlements
+            if each.verb == "reject" and each.outcome is Outcome.DONE
+        }
+        return done - cancelled
 
     def summary(self) -> str:
         """Return what the ledger holds, in a line."""

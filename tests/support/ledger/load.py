@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+import goq
 from goq.client import Client, Producer, ReceivedMessage
 from goq.errors import GoqError
 from tests.support.eventually import eventually
@@ -16,6 +17,7 @@ from tests.support.ledger.ledger import (
     GroupConsumer,
     Ledger,
     Marker,
+    Place,
     ProducerRecord,
     dead_places,
     is_drained,
@@ -103,13 +105,20 @@ class Load:
         for thread in self._consumers:
             thread.join()
         log = read_log(client, TOPIC)
-        dead: list[tuple[int, int]] = []
+        dead: list[Place] = []
+        given_up = self.ledger.given_up
 
         def is_dead() -> bool:
             dead[:] = dead_places(client, TOPIC)
-            return len(dead) >= self.ledger.rejected_count
+            return given_up <= set(dead)
 
-        eventually(is_dead, "what was given up is dead")
+        try:
+            eventually(is_dead, "what was given up is dead")
+        except AssertionError as error:
+            for partition, offset in sorted(given_up - set(dead))[:3]:
+                trace = client.get_trace(goq.MessageId(TOPIC, partition, offset)).raw
+                error.add_note(f"not dead: {trace}")
+            raise
         self.ledger.check(log, self.partitions, client.describe_group(TOPIC, GROUP).raw, dead)
 
     def _client(self, timeout: str, retries: str | float) -> Client:
