@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -17,7 +19,9 @@ from goq.worker.function import ErrorTypes, WorkerFunction, WorkerOptions
 from goq.worker.loop import WorkerLoop
 
 F = TypeVar("F", bound=Callable[..., Any])
+_log = logging.getLogger("goq.worker")
 _SIGNAL_CHECK_S: Final = 1.0
+_WARNED_AFTER_S, _WARNED_EVERY_S = 5.0, 60.0
 
 
 class WorkerApp:
@@ -32,8 +36,10 @@ class WorkerApp:
 
         app.run()
 
-    ``servers`` and the options are those of :class:`goq.Client`; a worker waits for a node without
-    end. The first parameter's annotation says what the function gets: ``bytes``, ``str``, a
+    ``servers`` and the options are those of :class:`goq.Client`. A worker waits for a node and for
+    its topics without end; meanwhile a warning in the log says so once a minute.
+
+    The first parameter's annotation says what the function gets: ``bytes``, ``str``, a
     :class:`goq.client.ReceivedMessage` (also without annotation), or anything that msgspec or
     pydantic decodes from JSON. A parameter ``message`` gets the message besides. A value that does
     not decode is rejected.
@@ -46,6 +52,7 @@ class WorkerApp:
         self._is_run = threading.Lock()
         self._is_stopping = False  # no Event: a signal handler sets it, maybe while it is being set
         self._error: BaseException | None = None
+        self._warned_s = -_WARNED_EVERY_S
         self._changed = Monitor()
         self._loops: set[WorkerLoop] = set()
 
@@ -154,7 +161,12 @@ class WorkerApp:
             self._error = error
         self.stop()
 
-    def _goes_on(self, _error: GoqError, _failing_s: float) -> bool:
+    def _goes_on(self, error: GoqError, failing_s: float) -> bool:
+        """Return whether to try again; say now and then that workers wait."""
+        now_s = time.monotonic()
+        if failing_s >= _WARNED_AFTER_S and now_s - self._warned_s >= _WARNED_EVERY_S:
+            self._warned_s = now_s
+            _log.warning("no messages for %.0f s, trying again: %s", failing_s, error.detail)
         return not self._is_stopping
 
     @contextmanager

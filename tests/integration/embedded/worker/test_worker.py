@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,28 @@ class Invoice(pydantic.BaseModel):
 def dead(client: goq.Client, topic: str) -> list[tuple[Any, Any]]:
     letters = client.list_dead_letters(topic).messages
     return [(letter.raw["value"], letter.raw["reason"]) for letter in letters]
+
+
+@pytest.mark.parametrize("waits_for", ["node", "topic"])
+def test_workers_that_wait_say_so_now_and_then(
+    goq_node: goq.Node,
+    goq_client: goq.Client,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    waits_for: str,
+) -> None:
+    monkeypatch.setattr("goq.worker.app._WARNED_AFTER_S", 0.5)
+    app = goq.WorkerApp(goq_node.url if waits_for == "topic" else "http://127.0.0.1:1")
+    ran: list[bytes] = []
+    app.worker("comes-later", group="g")(lambda message: ran.append(message.value))
+    app.worker("never-comes", group="g")(lambda message: ran.append(message.value))
+    said = {"node": "127.0.0.1:1", "topic": "no topic '(comes-later|never-comes)'"}[waits_for]
+    with running(app):
+        eventually(lambda: re.search(f"no messages for .*{said}", caplog.text), "it is said")
+        goq_client.publish("comes-later", b"1")
+        if waits_for == "topic":
+            eventually(lambda: ran == [b"1"], "the message is handled")
+    assert caplog.text.count("no messages for") == 1
 
 
 def test_a_function_gets_what_its_annotation_says(
