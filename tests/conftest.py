@@ -35,7 +35,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (_hard, _hard))
 watch_this_process()
 
 # A test of generated values that names no number tries so many; `make test-long` tries the rest.
-hypothesis.settings.register_profile("quick", max_examples=60, deadline=None)
+hypothesis.settings.register_profile("quick", max_examples=40, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=400, deadline=None)
 hypothesis.settings.load_profile("quick")
 

@@ -22,7 +22,7 @@ from tests.support.effort import first_of
 from tests.support.paths import REPOSITORY
 
 SEEDS = 60
-AT_ONCE = 10
+AT_ONCE = 6
 LONE_SEEDS = 6
 _MUTATION_SEEDS = 60
 _COVERING_SEEDS = range(1, 31)  # four are enough as a rule: each sees each fault once
@@ -123,7 +123,7 @@ def test_everything_that_can_break_has_broken() -> None:
     pytest.fail(f"has not happened in any life: {missing}")
 
 
-@pytest.mark.parametrize("seed", first_of(range(1, LONE_SEEDS + 1), quick=3))
+@pytest.mark.parametrize("seed", first_of(range(1, LONE_SEEDS + 1), quick=1))
 def test_the_other_nodes_publish_while_one_is_struck(seed: int) -> None:
     assert run(seed, lone_fault=True).broken == []
 
@@ -165,7 +165,7 @@ _LONE_LIKELY = {
 
 _MORTAL_LIKELY = {
     "a dead letter leaves before it is safe": (True, (14, 9)),
-    "a redrive is acknowledged before it is safe": (True, (9, 18)),
+    "a redrive is acknowledged before it is safe": (True, (18, 9)),
     "an outbox does not look at its target": (False, (4, 22, 35)),
 }
 """Lives with dead letters, of which some have one long fault only."""

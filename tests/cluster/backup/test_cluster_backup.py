@@ -184,6 +184,7 @@ def test_a_dead_letter_that_is_copied_between_the_plans_of_both_logs_hides_no_la
         assert b"1" in [m.value for m in new.read_log("jobs.dlq")]
 
 
+@pytest.mark.long
 def test_nodes_with_a_schedule_and_one_place_back_the_cluster_up(
     cluster: RunningCluster, folder: Path
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from goq.client import AsyncClient, Client
 from tests.support.cluster.running_cluster import RunningCluster
+from tests.support.effort import first_of
 from tests.support.node.running_node import RunningNode
 
 MESSAGES = 150
@@ -93,7 +94,10 @@ def _by_async_client(node: RunningNode, seen: Seen) -> None:
 
 @pytest.mark.parametrize(
     "consume",
-    [_by_polls, _by_single_polls, _by_streams_with_a_limit, _by_client, _by_async_client],
+    first_of(
+        [_by_streams_with_a_limit, _by_async_client, _by_polls, _by_single_polls, _by_client],
+        quick=2,
+    ),
 )
 def test_each_message_comes_once_and_at_its_first_attempt_through_any_node(
     cluster: RunningCluster, topic: str, consume: Callable[[RunningNode, Seen], None]

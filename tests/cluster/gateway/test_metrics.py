@@ -95,6 +95,7 @@ def test_a_node_that_is_away_shows_in_the_metrics_of_the_others(
                 )
 
 
+@pytest.mark.long
 def test_another_leader_counts_no_messages_as_dead_that_died_before() -> None:
     with running_cluster() as cluster:
         cluster.create("t", 6)

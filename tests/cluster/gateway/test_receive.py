@@ -18,6 +18,7 @@ from goq.api.router import FRAMES, JSON
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.http.message import Request, Response
 from tests.support.cluster.running_cluster import RunningCluster, running_cluster
+from tests.support.effort import first_of
 from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
 from tests.support.node.running_node import RunningNode
@@ -55,9 +56,7 @@ def test_nodes_take_turns(cluster: RunningCluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("as_frames", [False, True])
-@pytest.mark.parametrize(
-    "size_bytes", [1_000_000, 2_500_000, pytest.param(5_000_000, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("size_bytes", first_of([1_000_000, 2_500_000, 5_000_000], quick=1))
 def test_an_answer_has_no_more_bytes_than_a_nodes_own(
     cluster: RunningCluster, topic: str, size_bytes: int, as_frames: bool
 ) -> None:

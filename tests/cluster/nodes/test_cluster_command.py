@@ -112,6 +112,7 @@ def test_a_cluster_is_shown_grown_moved_and_shrunk(
     assert set(cluster.statuses("n2")) == {"n1", "n2"}
 
 
+@pytest.mark.long
 def test_a_rebalance_is_not_done_while_moves_are_planned(
     run: Run, cluster: RunningCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.errors import CorruptData, TimedOut, Unavailable, UsageError
 from tests.support.cluster.replicated_partition import SENT, ReplicatedPartition
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
+from tests.support.effort import first_of
 
 
 def others_than(*names: str) -> list[str]:
@@ -185,7 +186,7 @@ def alone_in_sync(cluster: RunningCluster, partition: ReplicatedPartition, leade
     cluster.until(lambda: partition.in_sync(leader) == {leader})
 
 
-@pytest.mark.parametrize("is_peer", [False, True])
+@pytest.mark.parametrize("is_peer", first_of([True, False], quick=1))
 def test_a_node_joins_a_cluster_whose_log_names_an_earlier_disk_of_each_member(
     cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, *, is_peer: bool
 ) -> None:
@@ -214,7 +215,7 @@ def replace_disk(
     cluster.until(lambda: cluster.cluster_node(victim).readiness.pending() == [])
 
 
-@pytest.mark.parametrize("is_peer", [False, True])
+@pytest.mark.parametrize("is_peer", first_of([True, False], quick=1))
 def test_a_wiped_node_comes_back_under_its_id_and_gets_everything_again(
     cluster: RunningCluster, partition: ReplicatedPartition, tmp_path: Path, *, is_peer: bool
 ) -> None:
@@ -247,7 +248,7 @@ def test_a_wiped_node_comes_back_under_its_id_and_gets_everything_again(
     assert partition.led_by(victim) == [*SENT, b"after", b"again"]
 
 
-@pytest.mark.parametrize("is_peer", [False, True])
+@pytest.mark.parametrize("is_peer", first_of([True, False], quick=1))
 def test_a_wiped_node_that_followed_under_its_old_id_joins_after_that_was_removed(
     cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch, *, is_peer: bool
 ) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.api.calls import publish
 from tests.support.api.console import Tab
 from tests.support.api.shop import PAGES, SHOP, fill_shop
 from tests.support.cluster.running_cluster import running_cluster
 
 
+@pytest.mark.long
 def test_a_dead_node_is_told_in_words_and_the_others_go_on(browser: Any) -> None:
     with running_cluster() as cluster:
         cluster.create("orders", 3)

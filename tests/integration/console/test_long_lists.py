@@ -39,6 +39,7 @@ def await_rows(tab: Tab, label: str, count: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_of_all_topics_a_page_holds_some_and_typing_finds_the_last(tab: Tab) -> None:
     tab.open("/topics", "Topics")
     await_rows(tab, "Topics", SHOWN)

@@ -78,6 +78,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
         yield aws_of(folder, port)
 
 
+@pytest.mark.long
 def test_a_message_with_attributes_is_sent_received_and_deleted(aws: Aws) -> None:
     queue = aws("create-queue", "--queue-name", "orders", "--attributes", "VisibilityTimeout=60")
     url = ("--queue-url", queue.json["QueueUrl"])

@@ -145,6 +145,7 @@ def test_tasks_run_once_also_delayed_and_retried_ones(site: Site) -> None:
     assert site.counts() == (0, 0, 0)
 
 
+@pytest.mark.long
 def test_the_task_of_a_killed_worker_is_done_by_another(site: Site) -> None:
     site.environment["VISIBILITY_S"] = "5"
     site.send(SEND_SLOW.format(count=3))
@@ -178,6 +179,7 @@ def test_a_worker_that_is_told_to_stop_finishes_its_task_and_leaves_the_others(
     eventually(lambda: site.counts() == (0, 0, 0), seconds=WAIT_S_MAX)
 
 
+@pytest.mark.long
 def test_a_worker_with_the_blocking_client_goes_on_after_its_node_was_killed(site: Site) -> None:
     site.environment |= {"BLOCKING": "1", "VISIBILITY_S": "5"}
     site.send(SEND_SLOW.format(count=4))

@@ -125,6 +125,7 @@ def _is_of(message: ReceivedMessage, run: Receipt) -> bool:
     return run[:2] == claim[:2] and run.start <= claim.start < run.end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", first_of([(["n1"],), (["n1", "n2"],)], quick=1))
 def test_every_acknowledged_message_is_in_the_log_once_and_consumed_while_leaders_are_killed(
     cluster: ProcessCluster, topic: str, killed: list[str]

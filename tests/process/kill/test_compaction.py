@@ -66,6 +66,7 @@ def grow(log: LoggedFrames, root: Path, rng: random.Random, files: int) -> int:
     return sum(each.end for each in log.bounds("t").values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
 def test_killed_at_any_moment_a_compaction_shows_each_row_once(kills: int, tmp_path: Path) -> None:
     rng, root, log = random.Random(SEED), tmp_path / "lake", LoggedFrames(2)

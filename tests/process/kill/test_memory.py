@@ -26,6 +26,7 @@ COMMAND_S_MAX = 120.0
 CHUNK_BYTES = limits.MIB
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,6 +8,8 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.support.eventually import eventually
 from tests.support.node.node_process import NodeProcess
 
@@ -41,6 +43,7 @@ def is_published(node: NodeProcess, number: int) -> bool:
     return answer.status == 200
 
 
+@pytest.mark.long
 def test_a_node_has_more_partitions_than_it_may_open_files(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data", open_files_max=OPEN_FILES) as node:
         for number in range(TOPICS):

@@ -17,6 +17,7 @@ from tests.support.api.scrape import metric
 from tests.support.cluster.links import Cut, Port
 from tests.support.cluster.outcomes import Load
 from tests.support.cluster.process_cluster import NAMES, LinkedCluster, linked_cluster
+from tests.support.effort import first_of
 from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
 from tests.support.node.node_process import GOQ, clean_environment
@@ -107,7 +108,7 @@ def median_s(times_s: list[float]) -> float:
     return sorted(times_s)[len(times_s) // 2]
 
 
-@pytest.mark.parametrize("how", list(Cut))
+@pytest.mark.parametrize("how", first_of(list(Cut), quick=1))
 def test_requests_go_over_a_third_node_when_two_do_not_reach_each_other(
     cluster: LinkedCluster, how: Cut
 ) -> None:

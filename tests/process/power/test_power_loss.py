@@ -73,6 +73,7 @@ def test_every_promise_is_kept_after_a_power_cut(run: RecordedRun, folder: Path)
     assert check_states(run, folder, SEED, STATES) == STATES
 
 
+@pytest.mark.long
 def test_every_promise_is_kept_after_a_second_power_cut_during_the_recovery(
     run: RecordedRun, library: Path, folder: Path
 ) -> None:

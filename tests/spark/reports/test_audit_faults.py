@@ -237,6 +237,7 @@ def test_each_planted_fault_is_found_and_nothing_in_the_sound_topic(
         assert any(each.startswith(wanted) for each in said), (fault, said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slice_rows", [pytest.param(4, marks=pytest.mark.long), 10**6])
 def test_frames_of_spark_have_the_same_faults_as_files(
     spark: SparkSession,

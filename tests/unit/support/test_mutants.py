@@ -172,6 +172,7 @@ def at_least(number, least=3):
     return folder
 
 
+@pytest.mark.long
 def test_a_fault_that_a_test_notices_is_killed_and_another_survives(tmp_path: Path) -> None:
     tests = """
 from goq.numbers import Counter, larger, smaller
@@ -205,6 +206,7 @@ def test_a_default():
     assert all((tree / "goq/numbers.py").read_bytes() == source for tree in trees)
 
 
+@pytest.mark.long
 def test_a_test_that_fails_by_itself_kills_nothing(tmp_path: Path) -> None:
     tests = """
 from goq.numbers import larger

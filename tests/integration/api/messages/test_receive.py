@@ -262,11 +262,11 @@ def test_a_request_that_ends_with_the_connection_leaves_no_warning(
 def test_a_json_answer_is_bounded_and_the_rest_is_ready_again_without_an_attempt(
     node: RunningNode, topic: str
 ) -> None:
-    large = f.placed(f.frame(*[bytes(MIB)] * 12, compress=True), 0)
+    large = f.placed(f.frame(*[bytes(MIB)] * 6, compress=True), 0)
     node.request("POST", f"/v1/topics/{topic}/messages", large + large, f.FRAMES)
     path = f"/v1/topics/{topic}/groups/g/receive"
     offsets: list[int] = []
-    while len(offsets) < 24:
+    while len(offsets) < 12:
         answer = node.request("POST", path, {"max_messages": 100})
         assert len(answer.body) <= limits.RECEIVE_BYTES_MAX + 100
         messages = answer.json["messages"]
@@ -275,7 +275,7 @@ def test_a_json_answer_is_bounded_and_the_rest_is_ready_again_without_an_attempt
         offsets += [m["offset"] for m in messages]
         receipts = [m["receipt"] for m in messages]
         assert settle(node, topic, "ack", *receipts)["settled"] == len(receipts)
-    assert offsets == list(range(24))
+    assert offsets == list(range(12))
     assert group_of(node, topic)["lag"] == 0
 
 

@@ -19,6 +19,7 @@ from goq.client import Client
 from goq.units import format_time_us
 from tests.support.cli.command import Run
 from tests.support.cli.forked_goq import start_goq
+from tests.support.effort import first_of
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
@@ -242,7 +243,9 @@ def test_an_interrupted_consumer_leaves_nothing_half_acknowledged(
     assert sorted(printed + rest) == sorted(lines)
 
 
-@pytest.mark.parametrize("end", ["--max=1", "--until-empty", "--timeout=1s", "SIGINT"])
+@pytest.mark.parametrize(
+    "end", first_of(["SIGINT", "--max=1", "--until-empty", "--timeout=1s"], quick=2)
+)
 def test_the_lease_of_a_command_is_extended_until_it_ends_however_the_loop_ends(
     environment: dict[str, str], topic: str, goq: Run, tmp_path: Path, end: str
 ) -> None:

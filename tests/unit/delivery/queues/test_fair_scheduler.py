@@ -598,6 +598,7 @@ def _crowd(tenant_count: int, policy: SchedulingPolicy) -> Group:
     return group
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "policy",
     [

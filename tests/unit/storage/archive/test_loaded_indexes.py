@@ -66,6 +66,7 @@ def test_an_index_that_is_larger_than_the_bound_is_used_and_dropped(tmp_path: Pa
     assert loaded.size_bytes == 0
 
 
+@pytest.mark.long
 def test_archived_segments_take_little_memory_until_they_are_read_and_once_they_are_unloaded(
     tmp_path: Path,
 ) -> None:
