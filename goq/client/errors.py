@@ -16,6 +16,7 @@ from goq.errors import (
     InvalidInput,
     NotAllowed,
     NotFound,
+    OutOfOrderSequence,
     PartitionNotFound,
     TimedOut,
     TooLarge,
@@ -63,17 +64,23 @@ class SilentStream(Exception):
 
 
 class PartlyStored(TimedOut):
-    """Some frames of a publish are stored, and the topic has no partition for the others.
+    """Some frames of a publish are stored, and the others are certainly not: ``refusal`` says why.
 
-    So the topic was created again with fewer partitions. ``stored`` has the results of those that
-    are stored, by index; of the others nothing is.
+    The topic was created again with fewer partitions, or a leader has lost earlier frames of the
+    producer. ``stored`` has the results of those that are stored, by index.
     """
 
-    def __init__(self, refusal: PartitionNotFound, stored: dict[int, StoredFrame]) -> None:
+    def __init__(
+        self, refusal: PartitionNotFound | OutOfOrderSequence, stored: dict[int, StoredFrame]
+    ) -> None:
+        cause = "A leader lost what came before the rest"
+        if isinstance(refusal, PartitionNotFound):
+            cause = "The topic was created again with fewer partitions"
         super().__init__(
-            f"only a part of this is stored: {refusal.detail}. The topic was created again with"
-            " fewer partitions; send the rest with a new producer"
+            f"only a part of this is stored: {refusal.detail}. {cause};"
+            " send the rest with a new producer"
         )
+        self.refusal = refusal
         self.stored = stored
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
-from goq.client._async.frame_publisher import post_frames
+from goq.client._async.frame_publisher import post_frames, post_singly
 from goq.client._async.http import Http
 from goq.client._async.runtime import Lock
 from goq.client.arguments import message_bytes
@@ -34,7 +34,13 @@ from goq.client.messages import Published, PublishedBatch, PublishedRun, joined
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import TopicAnswer, read_answer
-from goq.errors import GoqError, InvalidInput, PartitionNotFound
+from goq.errors import (
+    GoqError,
+    InvalidInput,
+    OutOfOrderSequence,
+    PartitionNotFound,
+    TimedOut,
+)
 from goq.frame.encoder import ProducerMark
 from goq.frame.one_value import encode_batch
 from goq.model import Message
@@ -53,10 +59,14 @@ class _Division(NamedTuple):
 
 @dataclass(slots=True)
 class PreparedBatch:
-    """A batch, divided and encoded; divided again if its topic has other partitions."""
+    """A batch, divided and encoded; divided again if a part is refused for good.
+
+    ``is_doubtful`` if it is not known of an attempt which part was stored.
+    """
 
     batch: MessageBatch
     division: _Division
+    is_doubtful: bool = False
 
 
 class Publisher:
@@ -152,17 +162,23 @@ class Publisher:
     async def send(self, job: PreparedBatch) -> PublishedBatch:
         """Send a batch, with retries; return where its messages were stored.
 
-        If the topic was recreated with fewer partitions, what is not stored is divided again.
+        If the topic was recreated with fewer partitions, or a leader has lost what it had of this
+        producer, what is not stored is divided again, and sent as by a new producer.
         """
         try:
-            return await self._post(job.division)
+            return await self._post(job)
         except InvalidInput:
             self._count = None  # the topic's settings may have changed
             raise
-        except (PartitionNotFound, PartlyStored) as error:
-            if self._partition is not None or job.batch.partitions is not None:
-                raise
+        except (PartitionNotFound, OutOfOrderSequence, PartlyStored) as error:
             stored = error.stored if isinstance(error, PartlyStored) else {}
+            refusal = error.refusal if isinstance(error, PartlyStored) else error
+            is_chosen = self._partition is not None or job.batch.partitions is not None
+            if is_chosen and isinstance(refusal, PartitionNotFound):
+                raise
+        except TimedOut:
+            job.is_doubtful = True
+            raise
         shares = job.division.shares
         runs = list(job.division.stored)
         for index, result in stored.items():
@@ -177,11 +193,13 @@ class Publisher:
             for share in divided.shares
         ]
         job.division = divided._replace(shares=shares, stored=runs)
-        return await self._post(job.division)
+        return await self._post(job)
 
-    async def _post(self, division: _Division) -> PublishedBatch:
+    async def _post(self, job: PreparedBatch) -> PublishedBatch:
+        division = job.division
         asked_us = self._clock.monotonic_us()
-        stored = await post_frames(self._http, self.topic, division.frames, self._acks)
+        post = post_singly if job.is_doubtful else post_frames
+        stored = await post(self._http, self.topic, division.frames, self._acks)
         runs = list(division.stored)
         sequences = dict(division.first_sequences)
         for share, result in zip(division.shares, stored, strict=True):

@@ -21,7 +21,15 @@ from goq.client.errors import PartlyStored, unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import ProducerAnswer, read_answer
-from goq.errors import InvalidFrame, PartitionNotFound, TopicExists, outcome_unknown, raise_failures
+from goq.errors import (
+    GoqError,
+    InvalidFrame,
+    OutOfOrderSequence,
+    PartitionNotFound,
+    TopicExists,
+    outcome_unknown,
+    raise_failures,
+)
 
 if TYPE_CHECKING:
     from goq.client._sync.client import Client
@@ -79,8 +87,8 @@ def post_frames(
 
     Each leader gets one request. A refusal is raised only if all requests were refused: otherwise
     the error is ``TimedOut``, and some frames may be stored and others not; ``PartlyStored`` if the
-    others are certainly not, because the topic has no such partitions any more. Only frames that
-    carry a producer sequence can be sent again without doubling.
+    others are certainly not. Only frames that carry a producer sequence can be sent again without
+    doubling.
     """
     by_leader = _indexes_by_leader(http, topic, frames)
     requests = [_FramesRequest(http, topic, [frames[n] for n in ns], acks) for ns in by_leader]
@@ -101,11 +109,31 @@ def post_frames(
         for index, stored in zip(indexes, request.stored, strict=True)
     }
     errors = [request.error for request in requests if request.error is not None]
-    refusals = [error for error in errors if isinstance(error, PartitionNotFound)]
+    refusals = [
+        error for error in errors if isinstance(error, PartitionNotFound | OutOfOrderSequence)
+    ]
     if stored_by_index and refusals and len(refusals) == len(errors):
         raise PartlyStored(refusals[0], stored_by_index)
     raise_failures([request.error for request in requests])
     return [stored_by_index[index] for index in range(len(frames))]
+
+
+def post_singly(
+    http: Http, topic: str, frames: Sequence[tuple[int, bytes]], acks: str | None = None
+) -> list[wire.StoredFrame]:
+    """Do as :func:`post_frames` with one request for each frame: it is known which are refused."""
+    stored: dict[int, wire.StoredFrame] = {}
+    refusals: list[PartitionNotFound | OutOfOrderSequence] = []
+    for index, frame in enumerate(frames):
+        try:
+            [stored[index]] = post_frames(http, topic, [frame], acks)
+        except (PartitionNotFound, OutOfOrderSequence) as error:
+            refusals.append(error)
+        except GoqError as error:
+            raise outcome_unknown(error) if stored else error from None
+    if refusals:
+        raise PartlyStored(refusals[0], stored) if stored else refusals[0]
+    return [stored[index] for index in range(len(frames))]
 
 
 def _indexes_by_leader(

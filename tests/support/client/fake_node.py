@@ -66,6 +66,8 @@ class FakeNode:
         self.lease_ms: int | None = 30_000
         self.connections: set[socket.socket] = set()
         self.streams: dict[str, FakeStream] = {}
+        self.cluster: dict[str, Any] = {}
+        """The leaders, as it tells them."""
 
     def __enter__(self) -> FakeNode:
         node = self
@@ -118,7 +120,14 @@ class FakeNode:
             check_frame(view)
             if partition >= len(partitions):
                 raise Refused(404, "partition_not_found")
-        results = [self._append(partitions[p], p, view) for p, view in placed]
+        results, refused = list[dict[str, Any]](), list[Refused]()
+        for number, view in placed:
+            try:
+                results.append(self._append(partitions[number], number, view))
+            except Refused as refusal:
+                refused.append(refusal)
+        if refused:
+            raise Refused(504, "timed_out") if results else refused[0]
         return {"results": results, "durability": "memory"}
 
     def _append(self, partition: FakePartition, number: int, view: FrameView) -> dict[str, Any]:
@@ -459,6 +468,8 @@ class _Handler(BaseHTTPRequestHandler):
             return {"version": __version__, "python": "3", "node": "fake"}
         if parts[-1] == "healthz":
             return {"status": "ok"}
+        if parts == ["v1", "cluster"]:
+            return self.fake.cluster
         if parts[:2] != ["v1", "topics"]:
             _, partition, offset = parts[-1].rsplit(":", 2)
             return {"id": parts[-1], "partition": int(partition), "offset": int(offset)}

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 
 import pytest
 
 from goq.client import AsyncClient, Client, PublishedBatch
-from goq.errors import InvalidInput, NotAllowed, TooLarge, TopicNotFound, Unavailable
+from goq.errors import InvalidInput, NotAllowed, TimedOut, TooLarge, TopicNotFound, Unavailable
 from goq.frame.hashes import partition_of
 from goq.model import Message
-from tests.support.client.fake_node import FakeNode, Refused, placed_frames
+from tests.support.client.fake_node import FakeNode, FakePartition, Refused, placed_frames
 
 NEVER = "1h"
 
@@ -246,3 +247,56 @@ def test_an_asynchronous_producer_reports_and_resumes(node: FakeNode) -> None:
 
     asyncio.run(scenario())
     assert partition.values() == [b"a"]
+
+
+def forget_last(partition: FakePartition) -> None:
+    """Lose the last batch, as a leader does that only it had."""
+    lost = partition.frames.pop().header
+    partition.end -= lost.message_count
+    _, seen = partition.producers[lost.producer_id]
+    del seen[lost.first_sequence]
+    partition.producers[lost.producer_id] = (lost.first_sequence, seen)
+
+
+def test_a_producer_goes_on_where_a_leader_has_lost_its_last_batch(
+    node: FakeNode, client: Client
+) -> None:
+    [partition] = node.create("lines")
+    with client.producer("lines", acks="leader", linger=NEVER) as producer:
+        for value in ("first", "lost"):
+            producer.send(value)
+            producer.flush()
+        forget_last(partition)
+        for value in ("next", "last"):
+            producer.send(value)
+            producer.flush()
+    assert partition.values() == [b"first", b"next", b"last"]
+
+
+def test_a_publish_goes_on_where_a_leader_has_lost_the_one_before(
+    node: FakeNode, client: Client
+) -> None:
+    [partition] = node.create("lines")
+    client.publish_many("lines", [b"first"])
+    client.publish("lines", b"lost")
+    forget_last(partition)
+    assert client.publish("lines", b"next").id.offset == 1
+    assert partition.values() == [b"first", b"next"]
+
+
+def test_a_batch_of_which_a_part_is_refused_for_good_is_stored_once(node: FakeNode) -> None:
+    partitions = node.create("lines", 3)
+    messages = [Message(b"%d" % number, b"k%d" % number) for number in range(30)]
+    with Client(node.url, retries="100ms") as client:
+        producer = client.producer("lines", linger=NEVER)
+        for _ in range(2):
+            producer.send_many(messages)
+            producer.flush()
+        forget_last(partitions[0])
+        producer.send_many(messages)
+        with pytest.raises(TimedOut):
+            producer.flush()
+        producer.close()
+    counts = Counter(value for partition in partitions for value in partition.values())
+    lost = {message.value for message in messages if partition_of(message.key or b"", 3) == 0}
+    assert counts == {m.value: 2 if m.value in lost else 3 for m in messages}
