@@ -122,6 +122,10 @@ class ClusterMap:
         known = self._known.get(topic)
         return known.version if known is not None and known.version >= 0 else None
 
+    def knows(self, topic: str) -> bool:
+        """Return whether the last answer about a topic had it, however long ago that was."""
+        return topic in self._known
+
     def leader(self, partition: TopicPartition) -> str | None:
         """Return the leader of a partition, None where it is not known or does not answer."""
         known = self._known.get(partition.topic)

@@ -294,6 +294,10 @@ class ReceiveWorkers:
                             return
                         self._await_topic(http, caught, began_s)
                         continue
+                    elif self._may_come_back(error, stream.topic):
+                        self._withdraw(stream)
+                        stream.is_wanted = False  # the watch opens others if the topic is there
+                        return
                     if time.monotonic() - opened_s > _SOUND_STREAM_S:
                         attempts = http.attempts()
                     pause_s = attempts.pause_s(
@@ -316,6 +320,11 @@ class ReceiveWorkers:
             return False
         self._discovery.forget(topic)
         return True
+
+    def _may_come_back(self, error: GoqError, topic: str) -> bool:
+        """Return whether a topic was deleted that the loop goes on with if it is made again."""
+        is_expected = self._waits_for_topics or topic not in self._topics.names
+        return isinstance(error, TopicNotFound) and is_expected
 
     def _await_topic(self, http: Http, error: GoqError, since_s: float) -> None:
         """Pause, if the topic is still to be created; raise ``error`` if it is another one."""
@@ -358,7 +367,10 @@ class ReceiveWorkers:
             self.channel.offer(True)
 
     def _watch(self, http: Http, topic: str) -> None:
-        """Keep a stream to each leader of partitions of a topic, until the loop ends."""
+        """Keep a stream to each leader of partitions of a topic, until the loop ends.
+
+        A topic of a pattern that was deleted begins anew if it comes back.
+        """
         try:
             http.learn(topic)
             while not self.channel.closed:
@@ -372,9 +384,20 @@ class ReceiveWorkers:
                         stream.is_wanted = False
                         stream.end()
                 http.learn(topic, wait_ms=_WATCH_MS)
+                if topic not in self._topics.names and not http.cluster_map.knows(topic):
+                    self._abandon(topic)
+                    return
                 sleep(_WATCH_PAUSE_S)
         except Exception as error:
             self.channel.fail(error)
+
+    def _abandon(self, topic: str) -> None:
+        """End the streams of a topic of a pattern that was deleted."""
+        for stream in self.open_streams():
+            if stream.topic == topic:
+                stream.is_wanted = False
+                stream.end()
+        self._discovery.forget(topic)
 
     def _withdraw(self, stream: DeliveryStream) -> None:
         """Drop the messages of a broken stream that were not yielded, and return their leases.

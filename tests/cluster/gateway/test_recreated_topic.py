@@ -1,16 +1,19 @@
-"""Clients whose topic is deleted and created again, with fewer partitions, while they publish."""
+"""Clients that publish or consume while their topic is made again, with fewer partitions."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 
 from goq.client import Client
 from goq.client._sync.frame_publisher import FramePublisher
 from goq.client.errors import PartlyStored
-from goq.errors import TimedOut
+from goq.errors import GoqError, TimedOut
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.model import Message
 from tests.support.cluster.running_cluster import RunningCluster
+from tests.support.eventually import eventually
 
 BEFORE, AFTER = 6, 5
 
@@ -57,3 +60,39 @@ def test_frames_for_partitions_that_are_gone_are_told_with_words(
         assert isinstance(raised.value, PartlyStored)
         assert set(raised.value.stored) <= set(range(AFTER))
         assert stored(client, topic) == [b"v"] * len(raised.value.stored)
+
+
+@pytest.mark.parametrize("is_pattern", [False, True])
+def test_a_loop_goes_on_with_a_topic_that_is_made_again(
+    cluster: RunningCluster, topic: str, is_pattern: bool
+) -> None:
+    chosen = f"{topic[:-1]}[{topic[-1]}]" if is_pattern else topic
+    values: list[bytes | None] = []
+    errors: list[GoqError] = []
+    with Client([node.url for node in cluster.nodes]) as client:
+
+        def consume() -> None:
+            try:
+                for message in client.consume(chosen, group="g"):
+                    values.append(message.value)
+                    message.ack()
+                    if len(values) == BEFORE + AFTER:
+                        return
+            except GoqError as error:
+                errors.append(error)
+
+        consuming = threading.Thread(target=consume)
+        consuming.start()
+        for partition in range(BEFORE):
+            client.publish(topic, b"before", partition=partition)
+        eventually(lambda: len(values) == BEFORE, "all messages of the first topic")
+        (loop,) = client._consumers
+        cluster.by_name["n1"].call("DELETE", f"/v1/topics/{topic}")
+        eventually(lambda: errors or not loop._workers.open_streams(), "it has noticed")
+        assert errors == []
+        cluster.create(topic, AFTER)
+        for partition in range(AFTER):
+            client.publish(topic, b"after", partition=partition)
+        consuming.join(30)
+    consuming.join()
+    assert (values, errors) == ([b"before"] * BEFORE + [b"after"] * AFTER, [])
