@@ -103,11 +103,29 @@ class ObjectWriter:
         # after the segments: retention archives a segment before it deletes it
         for file in planned.list_archived():
             key = FileKey(*place, name, True, file.base_offset, 0)
-            try:
-                archived.append((yield from self._copy(key, file)))
-            except FileNotFoundError:
-                continue  # deleted with its topic
+            stored = yield from self._copy_archived(key, file, planned)
+            if stored is not None:
+                archived.append(stored)
         return StoredLog(planned.end_offset, tuple(segments), tuple(archived))
+
+    def _copy_archived(
+        self, key: FileKey, file: PlannedFile, planned: PlannedLog
+    ) -> Generator[int, None, StoredFile | None]:
+        """Copy an archived segment from where it is now; None if it has expired meanwhile.
+
+        It may move to its object store while others are copied.
+        """
+        while True:
+            try:
+                return (yield from self._copy(key, file))
+            except FileNotFoundError as error:
+                now = {each.base_offset: each for each in planned.list_archived()}
+                found = now.get(file.base_offset)
+                if found is None:
+                    return None
+                if (found.path, found.stamp) == (file.path, file.stamp):
+                    raise CorruptData(f"what {file.path} stands for is missing: {error}") from None
+                file = found
 
     def _copy(self, key: FileKey, planned: PlannedFile) -> Generator[int, None, StoredFile]:
         stamp = planned.stamp or self._stamp(planned.path)

@@ -12,7 +12,7 @@ from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
 from goq.storage.archive.object_store import StoreDisk
 from goq.storage.archive.store_cache import open_store
 from goq.storage.archive.stored_entry import SUFFIX as STORED_SUFFIX
-from goq.storage.archive.stored_entry import StoredEntry, read_entry
+from goq.storage.archive.stored_entry import entry_path, read_entry
 from goq.storage.disk import Disk
 
 
@@ -90,8 +90,8 @@ def list_archived_files(disk: Disk, directory: Path) -> list[PlannedFile]:
     found: list[PlannedFile] = []
     for name in disk.names(directory):
         if name.endswith(STORED_SUFFIX):
-            with suppress(FileNotFoundError):  # deleted with its topic
-                found.append(_stored_file(read_entry(disk, directory / name), directory / name))
+            with suppress(FileNotFoundError):  # it has expired
+                found.append(_stored_file(disk, directory / name))
             continue
         offset, path = name.removesuffix(ARCHIVE_SUFFIX), directory / name
         if not (name.endswith(ARCHIVE_SUFFIX) and offset.isdecimal()):
@@ -99,12 +99,14 @@ def list_archived_files(disk: Disk, directory: Path) -> list[PlannedFile]:
         try:
             found.append(PlannedFile(path, int(offset), disk.size(path), disk))
         except FileNotFoundError:
-            continue  # deleted with its topic, or moved to the store
+            with suppress(FileNotFoundError):  # it has expired, else it was moved to the store
+                found.append(_stored_file(disk, entry_path(path)))
     is_new = {file.base_offset: file for file in found}  # once, if it is here and in the store
     return [is_new[offset] for offset in sorted(is_new)]
 
 
-def _stored_file(entry: StoredEntry, path: Path) -> PlannedFile:
+def _stored_file(disk: Disk, path: Path) -> PlannedFile:
+    entry = read_entry(disk, path)
     stored, footer = entry.archive, entry.footer
     return PlannedFile(
         path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Sequence
@@ -13,14 +14,20 @@ from urllib.request import urlopen
 
 import pytest
 
+from goq.backup import data_dir_source
 from goq.backup.backup import back_up_folder
 from goq.backup.place import open_place
+from goq.backup.planned_files import PlannedFile, list_archived_files
 from goq.backup.restore import RestoreOrder, restore
+from goq.broker.retention.archive_uploader import ArchiveUploader
 from goq.client import Client
 from goq.errors import CorruptData
 from goq.storage.archive.object_store import StoreUpload
+from goq.storage.archive.store_cache import StoreCache
 from goq.storage.archive.stored_entry import read_entry
+from goq.storage.archive.tiered_disk import TieredDisk
 from goq.storage.disk import RealDisk
+from goq.storage.node_db import ArchiveRow
 from goq.storage.verification import verify_data_dir
 from tests.support.eventually import eventually
 from tests.support.node.archive import publish_segments, retire, value_of
@@ -330,6 +337,50 @@ def test_a_backup_has_what_is_in_the_store_and_copies_it_once(
         restore(open_place(RealDisk(), each), new, RestoreOrder(), time.time_ns() // 1000)
         with running_node(new) as node:
             assert read(node)["messages"] == before["messages"]
+
+
+def test_a_backup_has_what_moves_to_the_store_while_it_copies_other_files(
+    url: str, proxy: StoreProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    with running_node(data, defaults={"topic": {"partitions": 1}}) as node:
+        fill(node)
+        before = read(node)
+
+    def list_then_move(disk: RealDisk, directory: Path) -> list[PlannedFile]:
+        found = list_archived_files(disk, directory)
+        move_to_store(data / "archive", directory, url)
+        return found
+
+    monkeypatch.setattr(data_dir_source, "list_archived_files", list_then_move)
+    back_up_folder(RealDisk(), data, tmp_path / "place", time.time_ns() // 1000)
+    assert not list((data / "archive").rglob("*.zst"))
+    new = tmp_path / "new"
+    restore(open_place(RealDisk(), tmp_path / "place"), new, RestoreOrder(), time.time_ns() // 1000)
+    with running_node(new) as node:
+        assert read(node)["messages"] == before["messages"]
+
+
+def move_to_store(root: Path, directory: Path, url: str) -> None:
+    """Move the archived segments of a log, as a running node does."""
+    disk = TieredDisk(RealDisk(), StoreCache(RealDisk(), root.with_name("cache"), 2**20))
+    with ThreadPoolExecutor(1) as executor:
+        uploader = ArchiveUploader(root, disk, url, executor)
+        for path in directory.glob("*.zst"):
+            uploader.add(ArchiveRow("t", 0, directory.name, 0, 1, 1, 1, 1, 1, 1, 1), path)
+        asyncio.run(uploader.run_once())
+
+
+def test_a_backup_fails_and_names_the_object_if_the_store_has_lost_one(
+    url: str, proxy: StoreProxy, server: S3Server, tmp_path: Path
+) -> None:
+    with stored_node(tmp_path / "data", url) as node:
+        fill(node, 3)
+        wait_until_moved(node)
+    (key, *_) = [key for key in server.keys(f"{tmp_path.name}/node-1/") if key.endswith(".zst")]
+    server.client.delete_object(Bucket=BUCKET, Key=key)
+    with pytest.raises(CorruptData, match=re.escape(key)):
+        back_up_folder(RealDisk(), tmp_path / "data", tmp_path / "place", time.time_ns() // 1000)
 
 
 def test_one_read_at_a_time_fetches_an_object_for_all_that_wait(
