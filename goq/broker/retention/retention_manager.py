@@ -264,7 +264,8 @@ class RetentionManager:
         """Delete what is beyond the total retention of its topic."""
         for topic in [self._topics[name] for name in names if name in self._topics]:
             settings = topic.settings
-            if (settings.total_age_ms is None and settings.total_bytes is None) or topic.is_closed:
+            is_bounded = settings.total_age_ms is not None or settings.total_bytes is not None
+            if not is_bounded or topic.is_closed or topic.is_read_only:
                 continue
             live_bytes = {each.identity.number: each.size_bytes for each in topic.partitions}
             try:

@@ -53,7 +53,13 @@ from goq.storage.disk import Disk, is_full
 from goq.storage.node_db import DoubtKind, NodeDb, TopicDoubt, TopicRow
 
 _log = logging.getLogger("goq.storage")
-KEEP_ALL = {"retention.age": "none", "retention.bytes": "none", "cleanup": "delete"}
+KEEP_ALL = {
+    "retention.age": "none",
+    "retention.bytes": "none",
+    "retention.total_age": "none",
+    "retention.total_bytes": "none",
+    "cleanup": "delete",
+}
 """Settings by which no message is ever deleted."""
 _DELETION_IN_DOUBT = "its deletion was begun, but node.db and its folder do not both say so"
 _ADOPTED = TopicDoubt(

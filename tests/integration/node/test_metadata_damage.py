@@ -22,6 +22,7 @@ from goq.storage.node_db import NodeDb
 from goq.storage.verification import verify_data_dir
 from tests.support.api.calls import publish, receive, values
 from tests.support.eventually import eventually
+from tests.support.node.archive import publish_segments, retire
 from tests.support.node.running_node import RunningNode, running_node
 from tests.support.paths import topic_dir
 
@@ -143,6 +144,26 @@ def test_a_topic_without_any_settings_keeps_all_messages_until_a_user_decides(
         assert stored(node, "kept") == [*MESSAGES, "last"]
     with running_node(data) as node:
         assert told(node) == {"topic kept": "adopted", "topic compacted": "adopted"}
+
+
+def test_a_topic_without_any_settings_keeps_its_archive_whatever_new_topics_get(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    defaults = {"topic": {"partitions": 1, "retention": {"total_age": "30m"}}}
+    with running_node(data, defaults=defaults) as node:
+        with Client(node.url) as q:
+            q.create_topic("t", settings={"retention.total_age": None})
+        publish_segments(node, "t", range(3))
+        retire(node, "t", archive=True)
+    move_away(data)
+    (topic_dir(data, "t") / FILE_NAME).unlink()
+    with running_node(data, defaults=defaults) as node:
+        node.clock.ahead_ms = 3_600_000
+        apply_retention(node)
+        assert told(node) == {"topic t": "adopted"}
+        path = "/v1/topics/t/messages?partition=0&include_deleted=true"
+        assert [m["offset"] for m in node.call("GET", path)["messages"]] == [0, 1, 2]
 
 
 # A row is damaged

@@ -24,6 +24,7 @@ from goq.frame.view import FrameView
 from goq.storage.archive.file import check_archive
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
+from goq.storage.node_db import DoubtKind, TopicDoubt
 from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,
@@ -300,6 +301,27 @@ def test_a_topic_that_is_deleted_takes_its_archive_with_it(tmp_path: Path) -> No
             assert read_here(broker, "other") == other
             values = await archived_topic(broker, clock)
             assert read_here(broker) == values
+
+    run(main())
+
+
+def test_nothing_is_deleted_from_the_archive_of_a_topic_that_is_read_only(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        settings = SETTINGS | {"retention__total_age": "9h"}
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **settings) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+            values = await fill(broker, clock, 4)
+            await broker.retention_manager.apply()
+            topic.set_doubt(TopicDoubt(DoubtKind.READ_ONLY, "its row is damaged"))
+            for _ in range(12):
+                clock.advance_ms(HOUR_MS)
+                await broker.retention_manager.apply()
+            reader = tiered_logs(broker.archive, topic.partitions[0]).messages
+            assert read_all(reader, 12) == values
+            topic.set_doubt(None)
+            await broker.retention_manager.apply()
+            assert not metadata.archive
 
     run(main())
 
