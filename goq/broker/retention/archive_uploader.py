@@ -19,15 +19,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from goq.errors import CorruptData, GoqError
+from goq.errors import CorruptData, GoqError, Unavailable
 from goq.storage.archive.file import SUFFIX, Interrupted, read_footer
-from goq.storage.archive.object_store import StoreDisk
+from goq.storage.archive.object_store import StoreDisk, StoreError
 from goq.storage.archive.store_cache import PIECE_BYTES, READ_RETRY_S, read_object
 from goq.storage.archive.stored_entry import (
     StoredEntry,
@@ -45,6 +45,7 @@ SIDECARS: Final = (INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)
 _PAUSE_S_MIN: Final = 1.0
 _PAUSE_S_MAX: Final = 60.0
 _KEY_DIGITS: Final = 16
+T = TypeVar("T")
 _log = logging.getLogger("goq.broker")
 
 
@@ -68,6 +69,7 @@ class ArchiveUploader:
         self._executor = executor
         self._pause_s_min = pause_s
         self._stores: dict[str, StoreDisk] = {}
+        self._failed: dict[str, StoreError] = {}
         self._waiting: dict[Path, ArchiveRow] = {}
         self._expired: dict[Path, ArchiveRow] = {}
         self._deleted_dir = root.with_name(DELETED_DIR)
@@ -90,6 +92,14 @@ class ArchiveUploader:
         self._waiting.pop(path, None)
         self._expired[path] = row
         self._woken.set()
+
+    def check_settled(self, path: Path) -> None:
+        """Raise ``Unavailable`` while an expired segment of this path is still to be deleted.
+
+        A new file of its name would be deleted with it.
+        """
+        if path in self._expired:
+            raise Unavailable(f"{path} has expired and is not deleted yet; try again")
 
     def begin_deletion(self, folder: str) -> None:
         """Remember the objects of a topic that is being deleted; blocks on the disk."""
@@ -132,25 +142,45 @@ class ArchiveUploader:
             await self._woken.wait()
 
     async def run_once(self) -> None:
-        """Do all that is to be done. Raises ``GoqError`` and ``OSError``."""
-        await self._in_thread(self._delete_topics)
-        while self._expired:
-            path = next(iter(self._expired))
-            await self._in_thread(partial(self._delete, path))
-            self._expired.pop(path, None)
-        damage: CorruptData | None = None
-        for path in list(self._waiting):
-            try:
-                await self._in_thread(partial(self._move, path))
-            except CorruptData as error:
-                damage = error  # the others can go
+        """Do what can be done. Raises the first of the errors met, ``GoqError`` or ``OSError``.
+
+        What fails holds up nothing else. A store that fails is asked again in the next round.
+        """
+        self._failed.clear()
+        failures = [
+            *await self._do_each(self._expired, self._delete),
+            *await self._do_each(self._waiting, self._move),
+            *await self._delete_topics(),
+        ]
+        if failures:
+            raise failures[0]
+
+    async def _do_each(
+        self, known: dict[Path, ArchiveRow], work: Callable[[Path], None]
+    ) -> list[Exception]:
+        """Work on each segment; return the errors. Those that failed come last the next time."""
+        failures: list[Exception] = []
+        for path in list(known):
+            if path not in known:
                 continue
-            except FileNotFoundError:
-                if path in self._waiting:  # its topic was not deleted meanwhile
-                    raise
-            self._waiting.pop(path, None)
-        if damage is not None:
-            raise damage
+            try:
+                await self._in_thread(partial(work, path))
+            except (GoqError, OSError) as error:
+                if path in known:  # its topic was not deleted meanwhile
+                    failures.append(error)
+                    known[path] = known.pop(path)
+            else:
+                known.pop(path, None)
+        return failures
+
+    async def _delete_topics(self) -> list[Exception]:
+        failures: list[Exception] = []
+        for folder in await self._in_thread(lambda: self._disk.local.names(self._deleted_dir)):
+            try:
+                await self._in_thread(partial(self._delete_topic, folder))
+            except (GoqError, OSError) as error:
+                failures.append(error)
+        return failures
 
     def close(self) -> None:
         """Interrupt what is under way; the next start does it again."""
@@ -161,12 +191,14 @@ class ArchiveUploader:
         reason = error.detail if isinstance(error, GoqError) else str(error)
         if not self.failure:
             _log.warning(
-                "archived segments stay on this disk, the store takes none: %s", reason[:300]
+                "the archive's store does not do what is asked, and is asked again; what it has not"
+                " taken stays on this disk: %s",
+                reason[:300],
             )
         self.failure = reason
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, work)
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _move(self, path: Path) -> None:
         local = self._disk.local
@@ -199,19 +231,19 @@ class ArchiveUploader:
         """Upload the files of a segment, read them back, and return the entry."""
         footer = read_footer(self._disk.local, path)
         suffixes = [SUFFIX, *(s for s in SIDECARS if _beside(path, s).name in names)]
-        store = self._store(url)
         objects = []
-        for suffix in suffixes:
-            stored = self._upload(store, _beside(path, suffix), suffix)
-            digest = sha256()
-            for data in read_object(store, stored):
-                self._check()
-                digest.update(data)
-            if digest.hexdigest() != stored.sha256:
-                raise CorruptData(
-                    f"{store.told(stored.key)} does not hold the bytes that were sent"
-                )
-            objects.append(stored)
+        with self._store(url) as store:
+            for suffix in suffixes:
+                stored = self._upload(store, _beside(path, suffix), suffix)
+                digest = sha256()
+                for data in read_object(store, stored):
+                    self._check()
+                    digest.update(data)
+                if digest.hexdigest() != stored.sha256:
+                    raise CorruptData(
+                        f"{store.told(stored.key)} does not hold the bytes that were sent"
+                    )
+                objects.append(stored)
         return StoredEntry(url, footer, tuple(objects))
 
     def _upload(self, store: StoreDisk, path: Path, suffix: str) -> StoredObject:
@@ -246,22 +278,21 @@ class ArchiveUploader:
             except CorruptData as error:
                 _log.error("objects stay in the store until their topic goes: %s", error.detail)
             else:
-                store = self._store(entry.url)
-                for stored in entry.objects:
-                    store.remove(Path(stored.key))
+                with self._store(entry.url) as store:
+                    for stored in entry.objects:
+                        store.remove(Path(stored.key))
             local.remove(entry_path(path))
             self._disk.forget(entry_path(path))
         for suffix in (SUFFIX, *SIDECARS):
             local.remove(_beside(path, suffix))
 
-    def _delete_topics(self) -> None:
-        local = self._disk.local
-        for folder in local.names(self._deleted_dir):
-            path = self._deleted_dir / folder
-            for url in bytes(local.read(path, 0, local.size(path))).decode().splitlines():
-                store = self._store(url)
+    def _delete_topic(self, folder: str) -> None:
+        local, path = self._disk.local, self._deleted_dir / folder
+        for url in bytes(local.read(path, 0, local.size(path))).decode().splitlines():
+            self._check()
+            with self._store(url) as store:
                 store.remove_all(Path(store.prefix, folder))
-            local.remove(path)
+        local.remove(path)
 
     def _entries_of(self, folder: str) -> list[Path]:
         local, found = self._disk.local, []
@@ -271,10 +302,18 @@ class ArchiveUploader:
                 found += [directory / n for n in local.names(directory) if n.endswith(".stored")]
         return found
 
-    def _store(self, url: str) -> StoreDisk:
+    @contextmanager
+    def _store(self, url: str) -> Iterator[StoreDisk]:
+        """Give a store. One that has failed in this round fails at once: nothing waits for it."""
+        if url in self._failed:
+            raise self._failed[url]
         if url not in self._stores:
             self._stores[url] = StoreDisk(url, retry_s=READ_RETRY_S)
-        return self._stores[url]
+        try:
+            yield self._stores[url]
+        except StoreError as error:
+            self._failed[url] = error
+            raise
 
     def _check(self) -> None:
         if self._closing.is_set():

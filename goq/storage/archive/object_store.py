@@ -4,7 +4,8 @@ The path of an object is its key. A put of a store is atomic and durable once it
 
 Credentials, region and endpoint are those that other tools use, in the environment:
 ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION``, ``AWS_ENDPOINT_URL`` and so on.
-Every error of the store is an ``OSError`` with the first sentence of what it says.
+Every error of the store is a :class:`StoreError` with the first sentence of what it says, or a
+``FileNotFoundError`` for a missing object.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ def check_url(url: str) -> None:
     """Raise ``UsageError`` for what is no ``s3://bucket/prefix``."""
     if _URL.fullmatch(url) is None:
         raise UsageError(f"{url[:80]!r} is not s3://bucket/prefix")
+
+
+class StoreError(OSError):
+    """A store did not do what was asked."""
 
 
 class StoreUpload:
@@ -183,7 +188,7 @@ def _first_sentence(error: Exception) -> str:
 
 @contextmanager
 def store_errors_told(key: str) -> Generator[None]:
-    """Turn errors of the store into ``FileNotFoundError`` and other ``OSError``."""
+    """Turn errors of the store into ``FileNotFoundError`` and ``StoreError``."""
     from obstore.exceptions import BaseError, NotFoundError
 
     try:
@@ -192,4 +197,4 @@ def store_errors_told(key: str) -> Generator[None]:
         is_missing = isinstance(error, FileNotFoundError | NotFoundError)
         if is_missing and "NoSuchBucket" not in str(error):
             raise FileNotFoundError(errno.ENOENT, "there is no such object", key) from None
-        raise OSError(errno.EIO, _first_sentence(error), key) from None
+        raise StoreError(errno.EIO, _first_sentence(error), key) from None

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from goq import limits
 from goq.broker.retention import archive_uploader
-from goq.broker.retention.archive_uploader import ArchiveUploader
+from goq.broker.retention.archive_uploader import DELETED_DIR, ArchiveUploader
 from goq.errors import CorruptData
 from goq.storage.archive.file import Footer, write_archive
 from goq.storage.archive.manifest import archive_row
+from goq.storage.archive.object_store import StoreError
 from goq.storage.archive.store_cache import StoreCache, read_object
-from goq.storage.archive.stored_entry import entry_path
+from goq.storage.archive.stored_entry import entry_path, read_entry, write_entry
 from goq.storage.archive.tiered_disk import TieredDisk
 from goq.storage.disk import RealDisk
+from goq.storage.node_db import ArchiveRow
 from tests.support.storage.store_proxy import StoreProxy
 
 FOLDER = "t~1"
+
+
+def row(base_offset: int) -> ArchiveRow:
+    footer = Footer(base_offset, base_offset + 1, 1, 0, 1, 1, 1, [])
+    return archive_row((FOLDER, 0), "messages", footer, 1)
 
 
 class Move:
@@ -54,8 +63,7 @@ class Move:
         """Return an uploader with segments to move."""
         uploader = ArchiveUploader(self.root, self.disk, url, self._executor)
         for base in base_offsets:
-            footer = Footer(base, base + 1, 1, 0, 1, 1, 1, [])
-            uploader.add(archive_row((FOLDER, 0), "messages", footer, 1), self.path_of(base))
+            uploader.add(row(base), self.path_of(base))
         return uploader
 
     def run(self, url: str, *base_offsets: int) -> None:
@@ -179,3 +187,51 @@ def test_a_segment_whose_file_goes_while_it_is_moved_is_missed_unless_its_topic_
     asyncio.run(work(goes=True))
     with pytest.raises(FileNotFoundError):
         asyncio.run(work(goes=False))
+
+
+def test_a_store_that_is_gone_for_good_keeps_nothing_from_going_to_another(
+    move: Move, url: str
+) -> None:
+    """It has an expired segment and a deleted topic; each try costs one request of it a round."""
+    gone = "s3://no-such-bucket/a"
+    for base in (0, 1):
+        move.archive(b"first" * 100, base)
+        move.run(url, base)
+        entry = read_entry(move.local, entry_path(move.path_of(base)))
+        write_entry(move.local, entry_path(move.path_of(base)), replace(entry, url=gone))
+    move.disk.forget(move.directory)
+    deleted = move.root.with_name(DELETED_DIR)
+    move.local.make_dir(deleted)
+    for folder, place in (("a~2", gone), ("b~3", url)):
+        move.local.replace(deleted / folder, place.encode())
+    file = move.archive(b"second" * 100, 2)
+
+    async def work() -> None:
+        uploader = move.uploader(url, 2)
+        for base in (0, 1):
+            uploader.expire(row(base), move.path_of(base))
+        with pytest.raises(StoreError, match="no-such-bucket"):
+            await uploader.run_once()
+
+    asyncio.run(work())
+    assert not move.path_of(2).exists()
+    assert bytes(move.disk.read(move.path_of(2), 0, 1 << 20)) == file
+    assert [path.name for path in deleted.iterdir()] == ["a~2"]
+
+
+def test_a_segment_that_cannot_be_read_keeps_no_other_here(
+    move: Move, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for base in range(3):
+        move.archive(b"data" * 100, base)
+    read = move.local.read
+
+    def fail(path: Path, position: int, size_bytes: int, **named: Any) -> memoryview:
+        if path == move.path_of(0) and position == 0:
+            raise OSError(errno.EIO, "a bad sector", str(path))
+        return read(path, position, size_bytes, **named)
+
+    monkeypatch.setattr(move.local, "read", fail)
+    with pytest.raises(OSError, match="a bad sector"):
+        move.run(url, 0, 1, 2)
+    assert [move.path_of(base).exists() for base in range(3)] == [True, False, False]

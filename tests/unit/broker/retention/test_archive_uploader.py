@@ -70,7 +70,10 @@ def test_a_failure_is_counted_each_time_and_logged_once_until_it_is_over(
     assert (uploader.failures, uploader.failure) == (0, "")
     run(uploader)
     assert (uploader.failures, uploader.failure) == (3, "the disk is full")
-    told = ["archived segments stay on this disk, the store takes none: the store does not answer"]
+    told = [
+        "the archive's store does not do what is asked, and is asked again; what it has not taken"
+        " stays on this disk: the store does not answer"
+    ]
     assert caplog.messages == told
     uploader._outcomes = iter([None, None, away])
     run(uploader)
