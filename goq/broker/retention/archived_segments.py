@@ -40,6 +40,7 @@ class ArchivedSegments:
         self._disk = disk
         self._segments: dict[ArchiveRow, Segment] = {}
         self._rows: dict[str, dict[_LogKey, Sequence[ArchiveRow]]] = {}  # by the topic's folder
+        self._expired_to: dict[str, dict[_LogKey, int]] = {}
 
     def directory(self, identity: PartitionId, log: str) -> Path:
         """Return the directory of the archived segments of a log."""
@@ -70,6 +71,10 @@ class ArchivedSegments:
         rows = self.rows(identity, log)
         number = bisect_right(rows, offset, key=lambda row: row.base_offset) - 1
         return rows[number] if number >= 0 and offset < rows[number].end_offset else None
+
+    def expired_to(self, identity: PartitionId, log: str) -> int:
+        """Return the offset before which this run has deleted archived segments of a log."""
+        return self._expired_to.get(identity.folder, {}).get((identity.number, log), 0)
 
     def file_of(self, row: ArchiveRow) -> Path:
         """Return the file of an archived segment."""
@@ -110,10 +115,13 @@ class ArchivedSegments:
         others = [known for known in logs.get(key, ()) if known[:4] != row[:4]]
         logs[key] = sorted([*others, row], key=lambda known: known.base_offset)
 
-    def remove(self, folder: str, rows: Collection[ArchiveRow]) -> None:
-        """List segments of a topic no more."""
-        logs = self._rows.get(folder, {})
+    def expire(self, folder: str, rows: Collection[ArchiveRow]) -> None:
+        """List segments of a topic no more: they are beyond its total retention."""
+        logs, ends = self._rows.get(folder, {}), self._expired_to.setdefault(folder, {})
         gone = set(rows)
+        for row in rows:
+            key = row.partition, row.log
+            ends[key] = max(ends.get(key, 0), row.end_offset)
         for key, listed in logs.items():
             logs[key] = [row for row in listed if row not in gone]
 
@@ -126,5 +134,6 @@ class ArchivedSegments:
     def remove_topic(self, folder: str) -> None:
         """List nothing of a deleted topic, and drop its shared objects."""
         self._rows.pop(folder, None)
+        self._expired_to.pop(folder, None)
         for row in [row for row in list(self._segments) if row.topic == folder]:
             self.indexes.forget(self._segments.pop(row))

@@ -138,15 +138,17 @@ class Archiver:
     ) -> ArchiveRow:
         """Archive a sealed segment. The caller may delete the segment when this returns.
 
-        Raises ``OSError`` if the disk fails or is full. Raises ``CorruptData`` if the disk does not
-        return what was written. The segment must then stay.
+        Raises ``OSError`` if the disk fails or is full, ``CorruptData`` if the disk does not return
+        what was written, and ``Unavailable`` while the same segment is still to be deleted. The
+        segment must then stay.
         """
         async with self._lock:
             directory, now_us = self.segments.directory(identity, log), self._clock.wall_us()
+            path = archive_path(directory, segment.path)
+            self.uploader.check_settled(path)
             footer = await self._run_in(
                 self._writing, lambda: self._writer.write(directory, segment, now_us)
             )
-            path = archive_path(directory, segment.path)
             partition = identity.folder, identity.number
             row = archive_row(partition, log, footer, self._disk.size(path))
             await self._metadata.put_archived([row])
@@ -166,8 +168,8 @@ class Archiver:
         """Copy an archived segment from another node. ``row`` describes it as it is there.
 
         ``read_chunk`` returns bytes of its file from a position on, empty at its end. Raises
-        ``CorruptData`` if the bytes do not match ``row``, ``OSError``, and what ``read_chunk``
-        raises. Nothing is changed then.
+        ``CorruptData`` if the bytes do not match ``row``, ``Unavailable``, ``OSError``, and what
+        ``read_chunk`` raises. Nothing is changed then.
         """
         path = self.segments.file_of(row)
         part = path.with_name(f"{path.name}.copy{PART_SUFFIX}")
@@ -177,6 +179,7 @@ class Archiver:
             await self._run_in(self._writing, partial(self._writer.append_copy, part, data))
             position += len(data)
         async with self._lock:
+            self.uploader.check_settled(path)
             await self._run_in(self._writing, lambda: self._writer.finish_copy(part, path, row))
             await self._metadata.put_archived([row])
             self.disk.invalidate(path.with_name(path.name.removesuffix(".zst")))
@@ -205,7 +208,7 @@ class Archiver:
         if not expired:
             return 0
         async with self._lock:
-            self.segments.remove(folder, expired)
+            self.segments.expire(folder, expired)
             self._forget_damage(folder)
             await self._metadata.delete_archived([row[:4] for row in expired])
             for row in expired:

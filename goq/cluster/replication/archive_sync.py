@@ -22,7 +22,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.config.topic import TopicSettings
-from goq.errors import CorruptData, GoqError, InvalidFrame, TopicNotFound
+from goq.errors import CorruptData, GoqError, InvalidFrame, NotFound, TopicNotFound
 from goq.storage.node_db import ArchiveRow
 
 _log = logging.getLogger("goq.cluster")
@@ -112,11 +112,11 @@ class ArchiveSync:
         starts = tuple(log.start_offset for log in open_logs.logs)
         if now_s < state.retry_at_s or not self._may_be_incomplete(replica.key, state, starts):
             return
-        try:
-            for which, start_offset in enumerate(starts):
-                await self._complete(replica, which, start_offset)
-        except (GoqError, OSError) as error:
-            _log.info("the archive of %s is not complete here yet: %s", replica.key, error)
+        failures: list[Exception] = []
+        for which, start_offset in enumerate(starts):
+            failures += await self._complete(replica, which, start_offset)
+        if failures:
+            _log.info("the archive of %s is not complete here yet: %s", replica.key, failures[0])
             state.retry_at_s = _now_s() + state.pause_s
             state.pause_s = min(2 * state.pause_s, _PAUSE_S_MAX)
             return
@@ -127,40 +127,55 @@ class ArchiveSync:
     ) -> bool:
         """Whether sources may have more.
 
-        They cannot once all were asked, and all that expired since was archived here.
+        They cannot once all were asked, and all that was deleted since was archived here.
         """
         if state.complete_to is None:
             return True
         rows = partial(self._archive.segments.rows, key.identity)
+        expired_to = partial(self._archive.segments.expired_to, key.identity)
         return any(
-            start > before and not is_covered(rows(log), before, start)
+            start > before and not is_covered(rows(log), max(before, expired_to(log)), start)
             for log, before, start in zip(LOGS, state.complete_to, starts, strict=True)
         )
 
-    async def _complete(self, replica: Replica, which: int, start_offset: int) -> None:
-        """Copy what any source has of a log before its live part begins; ask them all."""
-        failure: Exception | None = None
+    async def _complete(
+        self, replica: Replica, which: int, start_offset: int
+    ) -> Sequence[Exception]:
+        """Copy what any source has of a log before its live part begins; ask them all.
+
+        Returns why some did not give all that they have.
+        """
+        failures: list[Exception] = []
         for node in self._sources(replica):
             try:
                 await self._fetch_all(node, replica.key, which, start_offset)
             except (GoqError, OSError) as error:
-                failure = error
-        if failure is not None:
-            raise failure
+                failures.append(error)
+        return failures
 
     async def _fetch_all(self, node: str, key: PartitionKey, which: int, start_offset: int) -> None:
-        start = 0
+        """Copy what a node has. A segment that it cannot give whole keeps no other from coming."""
+        start, failure = 0, None
         while rows := decode_rows(await self._call(node, ArchiveRequest(key, which, start))):
             for row in rows:
                 mine = row._replace(topic=key.folder, partition=key.number, log=LOGS[which])
                 if self._is_missing(key, mine, start_offset):
-                    await self._fetch(node, key, which, mine)
+                    try:
+                        await self._fetch(node, key, which, mine)
+                    except (CorruptData, NotFound) as error:
+                        failure = error
             start = rows[-1].base_offset + 1
+        if failure is not None:
+            raise failure
 
     def _is_missing(self, key: PartitionKey, row: ArchiveRow, start_offset: int) -> bool:
-        """Whether a segment has something that is missing here and overlaps no whole segment."""
+        """Whether a segment has something that is missing here and overlaps no whole segment.
+
+        What is beyond the total retention is not: nodes count it differently, or a moment later.
+        """
         own = self._archive.segments.rows(key.identity, row.log)
-        return not is_covered(own, row.base_offset, min(row.end_offset, start_offset)) and not any(
+        start = max(row.base_offset, self._archive.segments.expired_to(key.identity, row.log))
+        return not is_covered(own, start, min(row.end_offset, start_offset)) and not any(
             row.base_offset < each.base_offset and each.end_offset < row.end_offset for each in own
         )
 
@@ -179,10 +194,12 @@ class ArchiveSync:
         if not request.is_file:
             return msgspec.msgpack.encode(rows[number : number + limits.ARCHIVE_ROWS_MAX])
         if number == len(rows) or rows[number].base_offset != request.start:
-            raise CorruptData(f"no segment of the archive begins at offset {request.start}")
-        return await self._archive.read_chunk(
-            rows[number], request.position, limits.FETCH_BYTES_MAX
-        )
+            raise NotFound(f"no segment of the archive begins at offset {request.start}")
+        row = rows[number]
+        try:
+            return await self._archive.read_chunk(row, request.position, limits.FETCH_BYTES_MAX)
+        except FileNotFoundError:
+            raise NotFound(f"{self._archive.segments.file_of(row)} is missing") from None
 
 
 def decode_rows(data: bytes | memoryview) -> list[ArchiveRow]:

@@ -40,9 +40,11 @@ def test_a_list_stays_as_it_was_for_the_reader_that_has_it() -> None:
     first, second = row(ONE, 0), row(ONE, 3)
     segments = listed(first, second)
     held = segments.rows(ONE, "messages")
-    segments.remove("t", [first])
+    assert segments.expired_to(ONE, "messages") == 0
+    segments.expire("t", [first])
     segments.add(row(ONE, 6))
     assert held == [first, second]
+    assert segments.expired_to(ONE, "messages") == first.end_offset
     assert segments.rows(ONE, "messages") == [second, row(ONE, 6)]
 
 

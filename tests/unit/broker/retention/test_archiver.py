@@ -15,7 +15,7 @@ from goq.broker.retention.archiver import Archiver, find_expired
 from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
-from goq.errors import CorruptData
+from goq.errors import CorruptData, Unavailable
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow
@@ -231,6 +231,28 @@ def test_what_is_beyond_the_total_retention_goes_from_list_and_manifest() -> Non
         assert list(node.archive.segments.rows(TWO, "messages")) == kept
         assert node.metadata.archive.keys() == {each[:4] for each in [*rows[2:], *kept]}
         assert node.archive.segments.find(ONE, "messages", 0) is None
+
+    on_node(test)
+
+
+def test_a_segment_that_expires_gets_no_new_file_before_the_old_one_is_deleted() -> None:
+    async def test(node: Node) -> None:
+        segment = node.segments(ONE)[0]
+        found = await node.archive.archive_segment(ONE, "messages", segment)
+        data = node.disk.read_all(node.archive.segments.file_of(found))
+
+        async def read(position: int) -> bytes:
+            return data[position:]
+
+        await node.archive.expire("t", replace(SETTINGS, total_bytes=0), START_US, {})
+        with pytest.raises(Unavailable):
+            await node.archive.archive_segment(ONE, "messages", segment)
+        with pytest.raises(Unavailable):
+            await node.archive.copy_segment(found, read)
+        await node.archive.uploader.run_once()
+        await node.archive.copy_segment(found, read)
+        await node.archive.uploader.run_once()
+        assert node.content(found) == node.disk.read_all(segment.path)
 
     on_node(test)
 

@@ -26,8 +26,9 @@ from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.protocol import ReplicaLogs
 from goq.cluster.replication.replica import Replica
+from goq.cluster.replication.segment_manifest import LOGS
 from goq.config.topic import TopicSettings
-from goq.errors import CorruptData, InvalidFrame, TopicNotFound, Unavailable
+from goq.errors import InvalidFrame, NotFound, TopicNotFound, Unavailable
 from goq.storage.node_db import ArchiveRow
 from tests.support.cluster.replication.manifest import SimManifest
 from tests.support.eventually import until
@@ -51,15 +52,16 @@ class Node:
 
     def publish(self, segments: int) -> None:
         for number in range(segments):
-            append(self.logs.messages, [frame_of([b"%d" % number * 100] * 5)])
-            self.logs.messages.roll()
+            for log in self.logs:
+                append(log, [frame_of([b"%d" % number * 100] * 5)])
+                log.roll()
 
     async def retire(self, keep: int) -> None:
         """Archive and delete all but some segments."""
-        messages = self.logs.messages
-        for segment in messages.segments[:-keep]:
-            await self.archive.archive_segment(IDENTITY, "messages", segment)
-            messages.remove(messages.detach_before(segment.end_offset))
+        for name, log in zip(LOGS, self.logs, strict=True):
+            for segment in log.segments[:-keep]:
+                await self.archive.archive_segment(IDENTITY, name, segment)
+                log.remove(log.detach_before(segment.end_offset))
 
     def follows(self, others: dict[str, ArchiveSync], broken: bytes | None = None) -> ArchiveSync:
         """Return what completes this node's archive from others'; ``broken`` comes instead."""
@@ -88,10 +90,9 @@ class Node:
         )
 
 
-def rows(node: Node) -> list[ArchiveRow]:
-    return [
-        row._replace(archived_at_us=0) for row in node.archive.segments.rows(IDENTITY, "messages")
-    ]
+def rows(node: Node, log: str = "messages") -> list[ArchiveRow]:
+    found = node.archive.segments.rows(IDENTITY, log)
+    return [row._replace(archived_at_us=0) for row in found]
 
 
 async def completed(lacking: Node, full: Node, broken: bytes | None = None) -> None:
@@ -107,8 +108,8 @@ async def two_nodes() -> tuple[Node, Node]:
     for node in (full, lacking):
         node.publish(6)
     await full.retire(2)
-    messages = lacking.logs.messages
-    messages.remove(messages.detach_before(messages.segments[-2].base_offset))
+    for log in lacking.logs:
+        log.remove(log.detach_before(log.segments[-2].base_offset))
     return full, lacking
 
 
@@ -117,7 +118,8 @@ def test_who_lacks_an_archive_copies_it_though_another_node_is_dead() -> None:
         full, lacking = await two_nodes()
         await completed(lacking, full)
         assert rows(lacking) == rows(full)
-        assert len(rows(full)) == 5
+        assert rows(lacking, "events") == rows(full, "events")
+        assert len(rows(full)) == len(rows(full, "events")) == 5
         for row in rows(full):
             path = full.archive.segments.file_of(row)
             assert lacking.disk.read_all(path) == full.disk.read_all(path)
@@ -209,6 +211,42 @@ def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
     asyncio.run(run())
 
 
+def test_a_damaged_segment_keeps_no_later_one_from_being_copied() -> None:
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        first, *others = rows(full)
+        full.disk.flip(full.archive.segments.file_of(first), 30, 1)
+        await completed(lacking, full)
+        assert rows(lacking) == others
+
+    asyncio.run(run())
+
+
+def test_what_has_expired_is_not_copied_again_from_a_node_that_still_has_it() -> None:
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        archives = lacking.follows({"full": full.follows({})})
+        archives._sources = lambda _: ["full"]
+        (replica,) = archives._replicas
+        await archives._sync_replica(replica)
+        lacking.publish(2)
+        await lacking.retire(1)
+        await lacking.archive.expire("t", TopicSettings(total_bytes=0), 0, {})
+        await lacking.archive.uploader.run_once()
+        assert not rows(lacking)
+        lacking.publish(2)
+        await lacking.retire(1)
+        archived_here = rows(lacking)
+        assert archived_here
+        await archives._sync_replica(replica)
+        assert rows(lacking) == archived_here
+        archives._states.clear()  # another node has to be asked
+        await archives._sync_replica(replica)
+        assert rows(lacking) == archived_here
+
+    asyncio.run(run())
+
+
 def test_a_topic_that_is_being_deleted_holds_nobody_up() -> None:
 
     async def run() -> None:
@@ -235,8 +273,12 @@ def test_a_topic_that_is_being_deleted_holds_nobody_up() -> None:
 def test_a_file_that_is_not_there_and_bytes_that_ask_nothing_are_refused() -> None:
     async def run() -> None:
         full, _ = await two_nodes()
-        with pytest.raises(CorruptData):
+        with pytest.raises(NotFound):
             await full.follows({}).answer(ArchiveRequest(KEY, 0, 3, is_file=True))
+        first = full.archive.segments.file_of(rows(full)[0])
+        full.disk.remove(first)
+        with pytest.raises(NotFound, match=str(first)):
+            await full.follows({}).answer(ArchiveRequest(KEY, 0, 0, is_file=True))
 
     asyncio.run(run())
     for data in (b"", b"\xff", msgspec.msgpack.encode(ArchiveRequest(KEY, 2, 0))):
