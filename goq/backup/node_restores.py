@@ -194,8 +194,9 @@ class NodeRestores:
                 if work.aged:
                     raise Conflict(
                         f"all or some messages of {order.topic} are older than its retention.age,"
-                        " so they would be deleted, at once or when their segment is sealed: set"
-                        " another one, as --set retention.age=none"
+                        " or the archived ones older than its retention.total_age, so they would be"
+                        " deleted, at once or when their segment is sealed: set another one, as"
+                        " --set retention.age=none or --set retention.total_age=none"
                     )
             except Exception:
                 self._disk.remove_dir(new)

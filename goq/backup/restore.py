@@ -35,8 +35,9 @@ class RestoreResult(NamedTuple):
     """The restored backup, and how many topics, messages, bytes and schedules it gave.
 
     ``missing`` are partitions that the backup lacks: they are empty now. ``aged`` are topics of
-    which a node deletes messages: they are older than ``retention.age``. ``compacted`` are topics
-    that were restored to a moment without messages that compaction removed.
+    which a node deletes messages: they are older than ``retention.age`` or, archived,
+    ``retention.total_age``. ``compacted`` are topics that were restored to a moment without
+    messages that compaction removed.
     """
 
     name: str

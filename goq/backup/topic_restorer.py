@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from goq.delivery.events.frame_codec import encode_event_frame
 from goq.errors import CorruptData, HistoryNotRetained
 from goq.model import draw_topic_id
 from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
+from goq.storage.archive.file import read_footer
 from goq.storage.archive.manifest import ARCHIVE_DIR
 from goq.storage.catalog.topic_catalog import topic_record
 from goq.storage.catalog.topic_file import write_topic_file
@@ -64,7 +66,7 @@ class TopicRestorer:
         self.messages = 0
         self.bytes = 0
         self.aged: set[str] = set()
-        """The topics of which ``retention.age`` deletes messages, at once or with a segment."""
+        """The topics of which a node deletes messages by age, at once or with a segment."""
         self.compacted: set[str] = set()
         """The topics of which compaction removed messages from before the moment."""
         self._place = place
@@ -92,6 +94,8 @@ class TopicRestorer:
             for log_name, log in (("messages", partition.messages), ("events", partition.events)):
                 self._copy_log(log, folder / log_name)
                 self._copy_archive(log, archive / log_name)
+            if self._is_archive_aged(partition.messages, archive / "messages", chosen):
+                self.aged.add(row.name)
             logs = open_logs(folder, self._disk, chosen)
             self._finish_logs(logs, partition.messages, partition.events, row, chosen)
         there = {partition.number for partition in stored.logs}
@@ -109,6 +113,17 @@ class TopicRestorer:
         if age_ms is None or settings.cleanup is Cleanup.COMPACT or not first.size_bytes:
             return False
         return messages.reader.max_time_us_at_end(first) + age_ms * 1000 < self._now_us
+
+    def _is_archive_aged(self, log: StoredLog, directory: Path, settings: TopicSettings) -> bool:
+        """Return whether the total retention deletes the first archived segment at once."""
+        age_ms = settings.total_age_ms
+        if age_ms is None:
+            return False
+        for stored in log.archived:
+            with suppress(CorruptData):  # a node does not list it either
+                footer = read_footer(self._disk, _archived_path(directory, stored))
+                return footer.last_time_us + age_ms * 1000 < self._now_us
+        return False
 
     def _copy_log(self, log: StoredLog, directory: Path) -> None:
         self._disk.make_dir(directory)
@@ -129,7 +144,7 @@ class TopicRestorer:
         if log.archived:
             self._disk.make_dir(directory)
         for stored in log.archived:
-            self._copy(stored, directory / f"{stored.base_offset:020d}{ARCHIVE_SUFFIX}")
+            self._copy(stored, _archived_path(directory, stored))
 
     def _copy(self, stored: StoredFile, path: Path) -> None:
         file, source = self._disk.open(path), self._place.told(self._place.objects / stored.digest)
@@ -205,6 +220,10 @@ class TopicRestorer:
         batch.add(view.header, view.body, append_time_us=self._now_us, leader_epoch=self._epoch)
         events.write(batch)
         events.commit(batch)
+
+
+def _archived_path(directory: Path, stored: StoredFile) -> Path:
+    return directory / f"{stored.base_offset:020d}{ARCHIVE_SUFFIX}"
 
 
 def _removed_count(log: Log, end_offset: int) -> int:

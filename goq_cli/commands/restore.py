@@ -133,8 +133,9 @@ def _restore_folder(
         notice(f"{done.schedules} schedules: the node runs them once it is started")
     for name in done.aged:
         warn(
-            f"{name} has messages older than its retention.age: the node deletes them, at once or"
-            " when their segment is sealed; for other ages: --set retention.age=none"
+            f"{name} has messages older than its retention.age, or archived ones older than its"
+            " retention.total_age: the node deletes them, at once or when their segment is sealed;"
+            " for other ages: --set retention.age=none, --set retention.total_age=none"
         )
     for name in done.compacted:
         _warn_of_compaction(name)

@@ -158,3 +158,20 @@ def test_a_restore_of_a_compacted_topic_tells_what_there_no_longer_is_and_counts
     whole = restore(opened, tmp_path / "whole", RestoreOrder(), now_us())
     assert (whole.compacted, whole.aged) == ((), ())
     assert now.messages == whole.messages == count_kept(tmp_path / "whole")
+
+
+def test_a_restore_tells_of_archived_messages_that_are_older_than_the_total_retention(
+    tmp_path: Path,
+) -> None:
+    settings = {"retention.bytes": "64KiB", "archive": True, "retention.total_age": "1h"}
+    with goq.Node(tmp_path / "data", settings=SETTINGS) as node, node.client() as q:
+        q.create_topic("archived", settings=SEGMENTS | settings)
+        for number in range(12):
+            q.publish("archived", (b"%d " % number).ljust(20_000, b"x"))
+        eventually(lambda: archived_segments(q) > 0, seconds=WAIT_S)
+    back_up_folder(RealDisk(), tmp_path / "data", tmp_path / "place", now_us())
+    place, later_us = BackupPlace(RealDisk(), tmp_path / "place"), now_us() + 2 * 3_600_000_000
+    assert restore(place, tmp_path / "now", RestoreOrder(), now_us()).aged == ()
+    assert restore(place, tmp_path / "later", RestoreOrder(), later_us).aged == ("archived",)
+    chosen = RestoreOrder(settings={"retention.total_age": "none"})
+    assert restore(place, tmp_path / "kept", chosen, later_us).aged == ()
