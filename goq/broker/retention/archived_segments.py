@@ -7,7 +7,7 @@ All readers of a segment share one object for it, with its index, until the segm
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +15,10 @@ from goq.broker.partition_context import PartitionId
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import archive_path
 from goq.storage.archive.loaded_indexes import LoadedIndexes
+from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow
+from goq.storage.scanner import BadRegion, ScannedFrame
 
 _LogKey = tuple[int, str]
 _NO_ROWS: Mapping[_LogKey, Sequence[ArchiveRow]] = {}
@@ -29,6 +31,16 @@ class ArchiveTotals(NamedTuple):
     messages: int
     bytes: int
     first_time_us: int
+
+
+class ArchivedSegment(Segment):
+    """A segment in the archive. If its file is missing, all of it counts as damaged."""
+
+    def _places(self, disk: Disk, end_position: int) -> Iterator[ScannedFrame | BadRegion]:
+        try:
+            yield from super()._places(disk, end_position)
+        except FileNotFoundError:
+            yield BadRegion(0, end_position, self.base_offset, None, "the file is missing")
 
 
 class ArchivedSegments:
@@ -55,7 +67,7 @@ class ArchivedSegments:
         segment = self._segments.get(row)
         if segment is None:
             directory = self._root / row.topic / str(row.partition) / row.log
-            segment = Segment(directory, row.base_offset)
+            segment = ArchivedSegment(directory, row.base_offset)
             segment.size_bytes = row.size_bytes
             segment.end_offset = row.end_offset
             segment.first_time_us = row.first_time_us or None

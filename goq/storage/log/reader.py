@@ -145,9 +145,15 @@ class LogReader:
             scanner = Scanner(
                 self._disk, segment.path, segment.size_bytes, bad_pages=self._bad_pages
             )
-            for place in scanner.frames(entry.position, entry.offset):
-                if isinstance(place, ScannedFrame) and place.view.header.append_time_us >= time_us:
-                    return place.view.header.base_offset
+            try:
+                for place in scanner.frames(entry.position, entry.offset):
+                    if not isinstance(place, ScannedFrame):
+                        continue
+                    if place.view.header.append_time_us >= time_us:
+                        return place.view.header.base_offset
+            except FileNotFoundError:
+                if segments is not self.segments:
+                    raise  # it was deleted, else it is damage, which has no time
         return end_offset
 
     def append_time_us(self, offset: int) -> int:

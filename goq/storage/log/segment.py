@@ -16,7 +16,7 @@ any one thread writes it in between. A batch lies in one segment: a log rolls on
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from goq import limits
@@ -28,7 +28,7 @@ from goq.storage.column_index.segment_columns import SegmentColumns
 from goq.storage.disk import Disk
 from goq.storage.log.recovery_point import DurableEnd
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
-from goq.storage.scanner import ScannedFrame, Scanner, is_medium_error
+from goq.storage.scanner import BadRegion, ScannedFrame, Scanner, is_medium_error
 
 SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -197,7 +197,7 @@ class Segment:
         end_position = self.size_bytes if end_position is None else end_position
         entry = IndexEntry(self.base_offset, 0, time_before_us)
         index.add(entry, always=True)
-        for place in Scanner(disk, self.path, end_position).frames(0, self.base_offset):
+        for place in self._places(disk, end_position):
             if isinstance(place, ScannedFrame):
                 header = place.view.header
                 time_us = header.append_time_us
@@ -212,6 +212,10 @@ class Segment:
                 entry = entry._replace(offset=place.end_offset, position=place.end_position)
         index.add(entry._replace(position=end_position), always=True)
         return index
+
+    def _places(self, disk: Disk, end_position: int) -> Iterator[ScannedFrame | BadRegion]:
+        """Yield the frames and bad regions before a position."""
+        yield from Scanner(disk, self.path, end_position).frames(0, self.base_offset)
 
     def read_first_time(self, disk: Disk) -> int | None:
         """Return the append time of the first sound frame, None if there is none."""

@@ -18,12 +18,14 @@ from goq.broker.partition.partition import Partition
 from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.retention_manager import RetentionManager
 from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader, tiered_logs
+from goq.broker.search.partition_search import MessageQuery
 from goq.clock import ManualClock
 from goq.errors import GoqError, PartitionOffline
 from goq.frame.view import FrameView
 from goq.storage.archive.file import check_archive
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
+from goq.storage.log.time_range_reader import TimeRange, read_time_range
 from goq.storage.node_db import DoubtKind, TopicDoubt
 from tests.support.broker.harness import (
     BrokenDisk,
@@ -433,6 +435,34 @@ def test_damage_in_the_archive_is_reported_by_readers_of_the_whole_log(tmp_path:
             assert [(d.start_offset, d.end_offset) for d in reading.damage] == [(3, 6)]
             assert not partition.message_damage
             assert len(broker.archive.damage(partition.identity, "messages")) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("left", ["nothing", ".index"])
+def test_an_archived_segment_whose_file_is_missing_is_damage_and_the_others_are_read(
+    left: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        clock, metadata = ManualClock(), MemoryMetadata()
+        start_us = clock.wall_us()
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            await broker.topic_admin.create("t", 1)
+            values = await fill(broker, clock, 4)
+            await broker.retention_manager.apply()
+        for path in (tmp_path / "archive/t/0/messages").glob(f"{3:020}.*"):
+            if path.suffix != left:
+                path.unlink()
+        async with quick_broker_on(tmp_path, clock=clock, metadata=metadata, **SETTINGS) as broker:
+            topic = broker.topic("t")
+            reader = tiered_logs(broker.archive, topic.partitions[0]).messages
+            second_us = start_us + HOUR_MS * 1000
+            assert reader.offset_for_time(second_us, 12) == 6
+            reading = read_time_range(reader, TimeRange(start_us), 0, 12)
+            assert [(each.start_offset, each.end_offset) for each in reading.damage] == [(3, 6)]
+            assert values_of(reading.frames) == values[:3] + values[6:]
+            page = await broker.finder.find(topic, MessageQuery(from_us=second_us), 20, None)
+            assert [each.offset for each in page.found] == [11, 10, 9, 8, 7, 6]
 
     run(main())
 
