@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from goq import limits
+from goq.api.codec.negotiation import wants_lines
 from goq.api.codec.request import duration_ms
 from goq.api.schemas.groups import Receive, StreamGrant
 from goq.broker.topic.topic_leases import ReceiveRequest
@@ -33,6 +34,11 @@ def parse_session_id(request: Request) -> str:
     if "/" in session_id or not session_id.isprintable():
         raise InvalidInput("a session id is printable and has no '/'", field=SESSION_ID)
     return session_id
+
+
+def asks_for_stream(request: Request, asked: Receive) -> bool:
+    """Return whether the answer is to be a stream."""
+    return asked.stream or wants_lines(request)
 
 
 def receive_options(request: Request, asked: Receive) -> ReceiveRequest:

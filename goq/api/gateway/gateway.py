@@ -13,6 +13,8 @@ from functools import partial
 from goq import limits
 from goq.api.codec.leased import ReleaseLeases, read_leased
 from goq.api.codec.messages import json_response
+from goq.api.codec.receive_request import asks_for_stream
+from goq.api.codec.request import json_body
 from goq.api.errors import problem_response
 from goq.api.gateway.coverage import HeldPartitions, LocalAnswers, partition_moving
 from goq.api.gateway.fanout import (
@@ -39,6 +41,7 @@ from goq.api.routing_policy import (
     ToPartitionLeader,
     topic_of_path,
 )
+from goq.api.schemas.groups import Receive
 from goq.cluster.forwarding.relay import RoutedProxy
 from goq.errors import GoqError, NotLeader, TimedOut, TopicNotFound, Unavailable
 from goq.http.message import LOCAL, Request, Response
@@ -117,7 +120,7 @@ class Gateway:
             topic = (
                 None if route.routing is CustomRouting.STREAM else _topic_of(request, route, values)
             )
-            if _may_answer_alone(request, route) and self._leads_all(topic):
+            if self._leads_all(topic) and _may_answer_alone(request, route):
                 assert topic is not None
                 return self._answer_alone(request, route, values, topic)
         except NotLeader:
@@ -302,10 +305,13 @@ def _changes_metadata(route: Route) -> bool:
 def _may_answer_alone(request: Request, route: Route) -> bool:
     """Whether a node that leads all partitions answers without :meth:`_fan_out`.
 
-    Not where a partition that leaves the node meanwhile would be left out of a write.
+    Not where a partition that leaves the node meanwhile would be left out of a write, or of a
+    stream from then on.
     """
     if isinstance(route.routing, ToAllLeaders):
         return request.method in ("GET", "HEAD")
+    if route.routing is CustomRouting.RECEIVE:
+        return not asks_for_stream(request, json_body(request, Receive))
     return not isinstance(route.routing, Sequential) and not _changes_metadata(route)
 
 

@@ -18,8 +18,8 @@ import msgspec
 
 from goq import limits
 from goq.api.codec.leased import LeasedMessages, ReleaseLeases, merge_leased, read_leased
-from goq.api.codec.negotiation import wants_frames, wants_lines
-from goq.api.codec.receive_request import receive_options
+from goq.api.codec.negotiation import wants_frames
+from goq.api.codec.receive_request import asks_for_stream, receive_options
 from goq.api.codec.request import json_body, parse_client_id
 from goq.api.gateway.coverage import COVERAGE_OF, covered_by, led_partitions, partition_moving
 from goq.api.gateway.fanout import (
@@ -63,7 +63,7 @@ class ReceiveGateway:
         """
         asked = json_body(request, Receive)
         asked.consumer = asked.consumer or parse_client_id(request) or ""
-        if asked.stream or wants_lines(request):
+        if asks_for_stream(request, asked):
             return await self._streams.open(request, values, asked)
         receive = _Receive(self, request, values, asked, receive_options(request, asked))
         try:

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from goq import limits
 from goq.api.codec.frames import deliveries_parts
 from goq.api.codec.messages import encode_deliveries, json_response
-from goq.api.codec.negotiation import wants_frames, wants_lines
+from goq.api.codec.negotiation import wants_frames
 from goq.api.codec.receive_request import (
     SESSION_ID,
+    asks_for_stream,
     parse_session_id,
     receive_options,
     stream_credit,
@@ -121,7 +122,7 @@ class ReceiveRoutes:
         """Lease messages; wait for them as long as asked."""
         asked = _asked(request)
         topic = self._broker.topic(name)
-        if asked.stream or wants_lines(request):
+        if asks_for_stream(request, asked):
             return await self._stream(request, topic, group, asked)
         options = receive_options(request, asked)
         if request.principal is not None and request.principal.quotas:
@@ -155,7 +156,7 @@ class ReceiveRoutes:
         if topic is None or group not in topic.groups:
             return None
         asked = _asked(request)
-        if asked.stream or wants_lines(request):
+        if asks_for_stream(request, asked):
             return None
         options = receive_options(request, asked)
         if request.principal is not None and request.principal.quotas:

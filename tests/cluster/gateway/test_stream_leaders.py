@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -43,6 +44,21 @@ def test_a_stream_gets_as_much_as_before_once_its_first_leader_leads_again(
         _read_all(cluster, other, topic, stream)
 
 
+def test_a_stream_at_the_leader_of_all_partitions_goes_on_when_other_nodes_lead(
+    cluster: RunningCluster,
+) -> None:
+    topic = "of-one-leader"
+    cluster.create(topic, 1)
+    eventually(lambda: len(_partition(cluster, topic)["in_sync"]) == 3)
+    first = _partition(cluster, topic)["leader"]
+    with streaming(cluster.by_name[first], topic, max_in_flight=5) as stream:
+        for leader in (name for name in NAMES if name != first):
+            _lead(cluster, topic, [leader])
+            body = {"messages": [{"value": leader}]}
+            cluster.nodes[0].call("POST", f"/v1/topics/{topic}/messages", body)
+            assert stream.message()["value"] == leader
+
+
 def test_life_that_a_consumer_shows_at_one_leader_counts_at_the_others(
     cluster: RunningCluster, topic: str
 ) -> None:
@@ -72,6 +88,16 @@ def test_life_that_a_consumer_shows_at_one_leader_counts_at_the_others(
 def _partition(cluster: RunningCluster, topic: str) -> Any:
     shown = cluster.nodes[0].call("GET", f"/v1/cluster?topic={topic}")
     return shown["topics"][0]["partitions"][0]
+
+
+def _lead(cluster: RunningCluster, topic: str, leaders: Sequence[str]) -> None:
+    """Have these nodes lead the partitions of a topic, and be preferred for them."""
+    for number, leader in enumerate(leaders):
+        replicas = [leader, *(name for name in NAMES if name != leader)]
+        body = {"topic": topic, "partition": number}
+        cluster.nodes[0].request("POST", "/v1/cluster/moves", {**body, "replicas": replicas})
+        cluster.nodes[0].request("POST", "/v1/cluster/elections", body)
+    eventually(lambda: cluster.leaders(topic) == list(leaders))
 
 
 def _settle(cluster: RunningCluster, via: str, topic: str, messages: list[Any]) -> None:
