@@ -85,7 +85,6 @@ Duration = Annotated[str | float, Meta(extra_json_schema={"anyOf": [DURATION, _S
 Time = Annotated[str | float, Meta(extra_json_schema={"anyOf": [TIME, _MILLISECONDS]})]
 """A time in a body: as text, or in milliseconds since 1970."""
 
-TimeText = Annotated[str, Meta(extra_json_schema=dict(TIME))]
 TopicName = Annotated[str, Meta(extra_json_schema=dict(TOPIC))]
 GroupName = Annotated[str, Meta(extra_json_schema=dict(GROUP))]
 Index = Annotated[int, Meta(extra_json_schema=dict(integer()))]

@@ -56,6 +56,7 @@ _FILTERS = (
     Parameter("ids", "only these: ids, of now or of before, with commas between"),
     Parameter("after", "go on behind this id", MESSAGE_ID),
 )
+_FILTER_FIELDS = ("group", "reason", "reason_is", "cause", "key", "from_time", "to_time")
 _MISSING = ("topic_not_found",)
 _REDRIVEN = ("matched", "redriven", "looped", "lost", "without_origin")
 _merge = merge_by_offset(PAGE_MESSAGES)
@@ -164,7 +165,7 @@ class DeadLetterRoutes:
     async def redrive(self, request: Request, name: str) -> Response:
         """Redrive dead letters to their origin or to another topic."""
         asked = json_body(request, Redrive)
-        fields = {n: v for n in asked.__struct_fields__ if isinstance(v := getattr(asked, n), str)}
+        fields = {n: str(v) for n in _FILTER_FIELDS if (v := getattr(asked, n)) is not None}
         place, dead = await self._find(request, name, MANAGE_DEAD_LETTERS)
         wanted = self._wanted(fields, asked.ids, asked.partition, place)
         _check_max(asked.max_messages)

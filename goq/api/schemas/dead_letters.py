@@ -7,7 +7,7 @@ from msgspec import UnsetType
 
 from goq.api.schemas.base import Input
 from goq.api.schemas.messages import MessageOut
-from goq.api.values import DateTime, GroupName, Index, Redriven, TimeText, TopicName
+from goq.api.values import DateTime, GroupName, Index, Redriven, Time, TopicName
 from goq.broker.outbox.dead_letter_headers import DeadLetterOrigin, FailedAttempt
 
 
@@ -24,8 +24,8 @@ class Redrive(Input):
     reason_is: str | None = None
     cause: str | None = None
     key: str | None = None
-    from_time: TimeText | None = None
-    to_time: TimeText | None = None
+    from_time: Time | None = None
+    to_time: Time | None = None
     ids: list[str] = msgspec.field(default_factory=list)
     partition: Index | None = None
     after: str | None = None

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import pytest
 
 from goq import limits
+from goq.units import parse_time_us
 from tests.support.api.calls import publish, receive, settle, values
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
@@ -253,6 +254,15 @@ def test_a_dry_run_counts_and_changes_nothing(node: RunningNode, topic: str) -> 
     assert redrive(node, topic, dry_run=True)["redriven"] == 2
     assert purge(node, topic, "dry_run=true")["purged"] == 2
     assert len(dead(node, topic)) == 2
+
+
+def test_a_redrive_takes_times_in_milliseconds_too(node: RunningNode, topic: str) -> None:
+    publish(node, topic, "a")
+    reject_all(node, topic)
+    [letter] = died(node, topic, 1)
+    died_ms = parse_time_us(letter["died_at"], now_us=0) / 1000
+    for bounds, count in (({"from_time": died_ms}, 1), ({"to_time": died_ms}, 0)):
+        assert redrive(node, topic, dry_run=True, **bounds)["redriven"] == count
 
 
 def test_pages_and_portions_go_through_all_of_them(node: RunningNode, topic: str) -> None:
