@@ -29,6 +29,8 @@ def retry_policy(
 ) -> BackoffPolicy:
     """Return the policy of a client; ``forever`` is a duration, too."""
 
+    check_callable(on_retry, "on_retry")
+
     def retry_ms(duration: Duration, field: str) -> float:
         return inf if duration in (FOREVER, inf) else parse_duration_ms(duration, field=field)
 
@@ -47,6 +49,41 @@ def check_list(values: object, field: str) -> None:
     """Raise ``InvalidInput`` for what is no list, or is one only of letters or bytes."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInput(f"{field} is a list, not {type(values).__name__}", field=field)
+
+
+def check_callable(value: object, field: str) -> None:
+    """Raise ``InvalidInput`` for what is neither None nor can be called."""
+    if value is not None and not callable(value):
+        raise InvalidInput(f"{field} is a function, not {type(value).__name__}", field=field)
+
+
+def as_dict(values: Mapping[str, object], field: str) -> dict[str, object]:
+    """Return a mapping as a dict; raise ``InvalidInput`` for what is none."""
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"{field} is a mapping, not {type(values).__name__}", field=field)
+    return dict(values)
+
+
+def check_json(value: object, field: str) -> None:
+    """Raise ``InvalidInput`` for what a JSON body cannot hold; it names the place.
+
+    The encoder would write bytes as base64, and a duration in a form that the node does not read.
+    """
+    match value:
+        case str():
+            check_text(value, field)
+        case dict():
+            for name, each in value.items():
+                check_json(each, f"{field}.{name}" if field else str(name))
+        case list() | tuple():
+            for number, each in enumerate(value):
+                check_json(each, f"{field}[{number}]")
+        case None | bool() | int() | float():
+            pass
+        case _:
+            raise InvalidInput(
+                f"{field} is a text or a number, not {type(value).__name__}", field=field
+            )
 
 
 def as_texts(values: str | Iterable[str], field: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from goq.client import results
 from goq.client._async.http import Http
+from goq.client.arguments import as_texts, check_partition
 from goq.client.protocol import routes
 
 
@@ -58,11 +59,13 @@ class AsyncClusterAdmin:
 
         It serves meanwhile. Raises ``PartitionNotFound``, ``NodeNotFound``, ``Conflict``.
         """
-        body = {"topic": topic, "partition": partition, "replicas": list(replicas)}
+        nodes = as_texts(replicas, "replicas")
+        body = {"topic": topic, "partition": partition, "replicas": nodes}
         await self._http.call("POST", f"{routes.CLUSTER}/moves", body)
 
     async def cancel_reassignment(self, topic: str, partition: int) -> None:
         """Cancel the reassignment of a partition: its replicas stay where they were."""
+        check_partition(partition)
         await self._http.call("DELETE", routes.move(topic, partition))
 
     async def elect_leader(

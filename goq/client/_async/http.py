@@ -13,6 +13,7 @@ import msgspec
 
 from goq.client._async.runtime import sleep
 from goq.client._async.streamed_response import StreamedResponse
+from goq.client.arguments import check_json
 from goq.client.cluster_map import (
     LEADER_HEADER,
     VERSION_HEADER,
@@ -31,7 +32,7 @@ from goq.client.errors import (
 from goq.client.protocol import routes
 from goq.client.protocol.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
 from goq.client.retry import RequestFailure, RetryAttempts, answered
-from goq.errors import Conflict, GoqError, InvalidInput, NotFound, NotLeader, outcome_unknown
+from goq.errors import Conflict, GoqError, NotFound, NotLeader, outcome_unknown
 from goq.http.client.errors import ReadTimeout, TransportError
 from goq.http.client.http1 import CONNECTIONS_MAX, ClientRequest
 from goq.http.client.process_fork import renew_in_children
@@ -130,12 +131,11 @@ class Http:
     ) -> Any:
         """Send JSON and return the decoded answer: a dict, a list, or None where there is none.
 
-        If the answer to a write cannot be read, the outcome is not known.
+        Raises ``InvalidInput`` for a payload that JSON cannot hold. If the answer to a write cannot
+        be read, the outcome is not known.
         """
-        try:
-            body = b"" if payload is None else msgspec.json.encode(payload)
-        except UnicodeEncodeError:
-            raise InvalidInput("the request has text that UTF-8 cannot hold") from None
+        check_json(payload, "")
+        body = b"" if payload is None else msgspec.json.encode(payload)
         answer = await self.request(
             method, target, body, repeatable=repeatable or method == "GET", wait_ms=wait_ms
         )

@@ -14,7 +14,9 @@ from goq.client._async.http import Http
 from goq.client.arguments import (
     Duration,
     Time,
+    as_bytes,
     as_time,
+    check_callable,
     check_int,
     check_list,
     check_partition,
@@ -155,6 +157,8 @@ class AsyncLogClient:
 
         check_int(from_offset, "from_offset")
         check_int(last, "last")
+        check_callable(before_wait, "before_wait")
+        check_callable(on_damage, "on_damage")
         reader = TopicReader(
             self._http,
             topics,
@@ -193,6 +197,8 @@ class AsyncLogClient:
         """
         from goq.client._async.replay_reader import resolve_replay
 
+        check_int(from_offset, "from_offset")
+        check_int(to_offset, "to_offset")
         return await resolve_replay(
             self._http,
             topic,
@@ -200,8 +206,8 @@ class AsyncLogClient:
             to_time=to_time,
             from_offset=from_offset,
             to_offset=to_offset,
-            partition=partition,
-            key=key,
+            partition=check_partition(partition),
+            key=None if key is None else as_bytes(key),
             include_deleted=include_deleted,
             as_of=as_of,
         )
@@ -220,6 +226,8 @@ class AsyncLogClient:
         """
         from goq.client._async.replay_reader import read_replay
 
+        check_callable(on_damage, "on_damage")
+        check_callable(before_wait, "before_wait")
         return read_replay(self._http, replay, on_damage=on_damage, before_wait=before_wait)
 
     async def replay_into(
@@ -245,6 +253,11 @@ class AsyncLogClient:
         """
         from goq.client._async.topic_copy import CopyOptions, TopicCopy
 
+        check_int(batch, "batch")
+        check_callable(before_send, "before_send")
+        check_callable(on_stored, "on_stored")
+        check_callable(on_reached, "on_reached")
+        check_callable(on_damage, "on_damage")
         copy = TopicCopy(
             self._http,
             replay,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 from goq import limits
 from goq.client import results
 from goq.client._async.http import Http
-from goq.client.arguments import Time, as_bytes, as_time
+from goq.client.arguments import Time, as_bytes, as_texts, as_time, check_int, check_list
 from goq.client.protocol import routes
 from goq.client.protocol.answers import MessagesAnswer, TopicAnswer, read_answer
 from goq.errors import InvalidInput
-from goq.model import MessageId
+from goq.model import MessageId, check_text
+
+Filter = str | bytes | float | datetime
+_FILTER_TIMES: Final = ("from_time", "to_time")
 
 
 class AsyncMessageAdmin:
@@ -51,6 +55,7 @@ class AsyncMessageAdmin:
             path = f"{routes.group(topic, group)}/peek"
             target = routes.query(path, state=state, limit=limit, after=after)
             return results.message.decode_message_page(await self._http.call("GET", target))
+        check_int(limit, "limit")
         found: list[dict[str, Any]] = []
         answer = await self._http.call("GET", routes.topic(topic))
         for each in read_answer(TopicAnswer, answer).partitions:
@@ -118,6 +123,7 @@ class AsyncMessageAdmin:
         With ``wait_ms`` the node answers when there are more than ``seen`` events, or after that
         many milliseconds. Raises ``MessageNotFound``, which says which messages there are.
         """
+        check_int(wait_ms, "wait_ms")
         target = routes.query(
             routes.trace(message_id),
             wait=f"{min(wait_ms, limits.WAIT_MS_MAX)}ms" if wait_ms else None,
@@ -150,7 +156,7 @@ class AsyncMessageAdmin:
             routes.traces(topic),
             key_base64=encoded,
             dedup_id=dedup_id,
-            header=None if header is None else "=".join(header),
+            header=None if header is None else _written_header(header),
             from_time=_query_time(from_time, "from_time"),
             to_time=_query_time(to_time, "to_time"),
             limit=limit,
@@ -179,7 +185,7 @@ class AsyncMessageAdmin:
         """
         target = routes.query(
             routes.search(topic),
-            **({} if text is None else {"text": text, "in": ",".join(parts)}),
+            **({} if text is None else {"text": text, "in": ",".join(as_texts(parts, "parts"))}),
             ignore_case="true" if ignore_case else None,
             from_time=_query_time(from_time, "from_time"),
             to_time=_query_time(to_time, "to_time"),
@@ -195,8 +201,8 @@ class AsyncMessageAdmin:
         *,
         limit: int = 100,
         after: str | None = None,
-        ids: Sequence[str] = (),
-        **wanted: str | None,
+        ids: Sequence[str | MessageId] = (),
+        **wanted: Filter | None,
     ) -> results.dead_letter.DeadLetterPage:
         """Return dead letters, each with where it comes from and why it died.
 
@@ -216,10 +222,10 @@ class AsyncMessageAdmin:
         to: str | None = None,
         max_messages: int = 1000,
         after: str | None = None,
-        ids: Sequence[str] = (),
+        ids: Sequence[str | MessageId] = (),
         dry_run: bool = False,
         force: bool = False,
-        **wanted: str | None,
+        **wanted: Filter | None,
     ) -> results.dead_letter.RedriveResult:
         """Put up to ``max_messages`` dead letters back into their topics, or into ``to``.
 
@@ -231,9 +237,9 @@ class AsyncMessageAdmin:
             "max_messages": max_messages,
             "dry_run": dry_run,
             "force": force,
-            "ids": [*ids],
+            "ids": _ids(ids),
         }
-        body |= {"to": to, "after": after} | wanted
+        body |= {"to": to, "after": after} | _filters(wanted)
         given = {name: value for name, value in body.items() if value is not None}
         return results.dead_letter.decode_redrive(
             await self._http.call("POST", routes.redrive(topic), given)
@@ -245,9 +251,9 @@ class AsyncMessageAdmin:
         *,
         max_messages: int = limits.REDRIVE_MESSAGES_MAX,
         after: str | None = None,
-        ids: Sequence[str] = (),
+        ids: Sequence[str | MessageId] = (),
         dry_run: bool = False,
-        **wanted: str | None,
+        **wanted: Filter | None,
     ) -> results.dead_letter.PurgeResult:
         """Delete up to ``max_messages`` dead letters for good.
 
@@ -272,9 +278,39 @@ class AsyncMessageAdmin:
         )
 
 
-def _query(ids: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str | None]:
-    return {"ids": ",".join(ids) or None, **wanted}
+def _query(
+    ids: Sequence[str | MessageId], wanted: Mapping[str, Filter | None]
+) -> dict[str, str | float | None]:
+    return {"ids": ",".join(_ids(ids)) or None, **_filters(wanted)}
+
+
+def _ids(ids: Sequence[str | MessageId]) -> list[str]:
+    several = [ids] if isinstance(ids, str | MessageId) else ids
+    check_list(several, "ids")
+    return [str(each) for each in several]
 
 
 def _query_time(time: Time | None, field: str) -> str | None:
     return None if time is None else str(as_time(time, field))
+
+
+def _filters(wanted: Mapping[str, Filter | None]) -> dict[str, str | float | None]:
+    """Return the filters of dead letters as the API reads them."""
+    return {name: None if value is None else _filter(value, name) for name, value in wanted.items()}
+
+
+def _filter(value: Filter, name: str) -> str | float:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{name} is text in UTF-8, not {value!r:.100}", field=name) from None
+    if name in _FILTER_TIMES or isinstance(value, datetime):
+        return as_time(value, name)
+    return value
+
+
+def _written_header(header: tuple[str, str]) -> str:
+    if isinstance(header, str) or not isinstance(header, Sequence) or len(header) != 2:
+        raise InvalidInput("header is a pair of a name and a value", field="header")
+    return "=".join(check_text(part, "header") for part in header)

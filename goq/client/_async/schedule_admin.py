@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from goq.client import results
 from goq.client._async.http import Http
-from goq.client.arguments import Duration, wire_duration
+from goq.client.arguments import Duration, as_dict, check_list, wire_duration
 from goq.client.protocol import routes
+from goq.errors import InvalidInput
 
 
 class AsyncScheduleAdmin:
@@ -39,10 +40,11 @@ class AsyncScheduleAdmin:
         already is returned. Raises ``InvalidInput``, and ``Conflict`` if another one has the name.
         """
         message: dict[str, object] = {"key": key, "priority": priority, "tenant": tenant}
-        message["headers"] = None if headers is None else dict(headers)
+        message["headers"] = None if headers is None else as_dict(headers, "headers")
         message["ttl"] = None if ttl is None else wire_duration(ttl, "ttl")
         given = {field: value for field, value in message.items() if value is not None}
         several = [values] if isinstance(values, str | bytes) else values
+        check_list(several, "values")
         body: dict[str, object] = {
             "topic": topic,
             "messages": [{**_value(value), **given} for value in several],
@@ -81,4 +83,6 @@ class AsyncScheduleAdmin:
 def _value(value: str | bytes) -> dict[str, object]:
     if isinstance(value, str):
         return {"value": value}
+    if not isinstance(value, bytes):
+        raise InvalidInput(f"a value is bytes or str, not {type(value).__name__}", field="values")
     return {"value_base64": b64encode(value).decode()}

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from goq.client import results
 from goq.client._async.http import Http
-from goq.client.arguments import Duration, Time, as_time, wire_duration
+from goq.client.arguments import Duration, Time, as_dict, as_texts, as_time, wire_duration
 from goq.client.protocol import routes
 
 _AUDIT_PAGE = 1000
@@ -38,13 +38,13 @@ class AsyncTokenAdmin:
 
         Raises ``InvalidInput`` for a rule that is wrong.
         """
-        body: dict[str, object] = {"name": name, "allow": list(allow)}
+        body: dict[str, object] = {"name": name, "allow": as_texts(allow, "allow")}
         if expires is not None:
             body["expires"] = wire_duration(expires, "expires")
         if cert is not None:
             body["cert"] = cert
         if quotas:
-            body["quotas"] = dict(quotas)
+            body["quotas"] = as_dict(quotas, "quotas")
         if aws:
             body["aws"] = True
         return results.token.decode_created(await self._http.call("POST", routes.TOKENS, body))
@@ -62,7 +62,8 @@ class AsyncTokenAdmin:
         runs, unless ``grace`` is 0: that ends both earlier secrets.
         """
         target = f"{routes.token(token_id)}/rotate"
-        answer = await self._http.call("POST", target, {"grace": grace})
+        body = {"grace": wire_duration(grace, "grace")}
+        answer = await self._http.call("POST", target, body)
         return results.token.decode_created(answer)
 
     async def revoke_token(self, token_id: str) -> None:

@@ -13,7 +13,7 @@ from goq.client._sync.message_admin import MessageAdmin
 from goq.client._sync.runtime import sleep
 from goq.client._sync.schedule_admin import ScheduleAdmin
 from goq.client._sync.token_admin import TokenAdmin
-from goq.client.arguments import Time, as_time
+from goq.client.arguments import Time, as_dict, as_texts, as_time, check_int, check_partition
 from goq.client.protocol import routes
 
 _POLL_S_MIN = 0.005
@@ -87,7 +87,7 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         """
         body = _topic_body(settings, partitions, replication_factor, min_insync)
         if unset:
-            body["unset"] = list(unset)
+            body["unset"] = as_texts(unset, "unset")
         return results.topic.decode_topic(
             self._http.call("PATCH", routes.topic(name), body, repeatable=True)
         )
@@ -98,6 +98,7 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         Raises ``PartitionOffline`` with the reason if it stays offline, ``PartitionNotFound``, and
         ``Conflict`` in a cluster.
         """
+        check_partition(partition)
         self._http.call("POST", routes.reopen(topic, partition), repeatable=True)
 
     def delete_topic(self, name: str) -> None:
@@ -139,7 +140,7 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         partition: int | None = None,
         dry_run: bool = False,
     ) -> results.group.GroupResetResult:
-        """Move a group to another position; the leases that it holds end.
+        """Move a group to another position; the leases that it holds end. A new group begins there.
 
         ``to`` is ``earliest``, ``latest``, an offset, or a time as in ``-1h``. With an ``end``, in
         the same forms, the group gets nothing from there on until it is reset again. ``partition``
@@ -163,7 +164,7 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         The settings are those under ``delivery`` of a topic, such as ``{"max_attempts": 7}``. A
         group that does not exist is created. Raises ``TopicNotFound``, ``InvalidInput``.
         """
-        body = {"settings": dict(settings)}
+        body = {"settings": as_dict(settings, "settings")}
         target = routes.group(topic, group)
         return results.group.decode_group(
             self._http.call("PUT", target, body, repeatable=True)
@@ -202,10 +203,11 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         orders by rate, ``publish``, ``deliver`` and ``ack``, are by what happened since the call
         before with the same arguments, for who calls every ``interval_ms``, by default a second.
         """
+        check_int(interval_ms, "interval_ms")
         target = routes.query(
             routes.LIVE,
             limit=1,
-            topics=results.live.names_of(topics),
+            topics=results.live.names_of(as_texts(topics, "topics")),
             groups=groups,
             search=search,
             order=order,
@@ -255,7 +257,7 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         """
         body: dict[str, Any] = {"topic": topic, "as": new_name, "from": place, "backup": backup}
         body |= {"at": None if at is None else as_time(at, "at")}
-        body |= {"settings": None if settings is None else dict(settings)}
+        body |= {"settings": None if settings is None else as_dict(settings, "settings")}
         given = {name: value for name, value in body.items() if value is not None}
         number = results.node.decode_begun(self._http.call("POST", routes.RESTORES, given))
         pause_s = _POLL_S_MIN
@@ -275,7 +277,7 @@ def _topic_body(
     min_insync: int | None,
 ) -> dict[str, Any]:
     given = {
-        "settings": None if settings is None else dict(settings),
+        "settings": None if settings is None else as_dict(settings, "settings"),
         "partitions": partitions,
         "replication_factor": replication_factor,
         "min_insync": min_insync,

@@ -31,6 +31,7 @@ from goq.client.arguments import (
     as_messages,
     as_texts,
     check_acks,
+    check_callable,
     check_int,
     check_partition,
     retry_policy,
@@ -234,6 +235,7 @@ class Client(LogClient, SettlementClient, Admin):
         with each batch that was stored.
         """
         check_int(batch, "batch")
+        check_callable(on_published, "on_published")
         options = ProducerOptions(
             batch,
             parse_size_bytes(batch_bytes, field="batch_bytes"),
@@ -298,6 +300,9 @@ class Client(LogClient, SettlementClient, Admin):
         from goq.client.protocol.topic_selection import TopicSelection
 
         check_int(max_messages, "max_messages")
+        check_callable(before_wait, "before_wait")
+        check_callable(after_wait, "after_wait")
+        check_callable(before_end, "before_end")
         selection = TopicSelection(topics)
         options = ConsumeOptions(
             self._receive_options(prefetch, "prefetch", wait, visibility, consumer),

@@ -8,6 +8,7 @@ from typing import Any
 
 from goq.client import results
 from goq.client._sync.http import Http
+from goq.client.arguments import as_texts, check_partition
 from goq.client.protocol import routes
 
 
@@ -59,11 +60,13 @@ class ClusterAdmin:
 
         It serves meanwhile. Raises ``PartitionNotFound``, ``NodeNotFound``, ``Conflict``.
         """
-        body = {"topic": topic, "partition": partition, "replicas": list(replicas)}
+        nodes = as_texts(replicas, "replicas")
+        body = {"topic": topic, "partition": partition, "replicas": nodes}
         self._http.call("POST", f"{routes.CLUSTER}/moves", body)
 
     def cancel_reassignment(self, topic: str, partition: int) -> None:
         """Cancel the reassignment of a partition: its replicas stay where they were."""
+        check_partition(partition)
         self._http.call("DELETE", routes.move(topic, partition))
 
     def elect_leader(

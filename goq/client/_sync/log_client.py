@@ -15,7 +15,9 @@ from goq.client._sync.http import Http
 from goq.client.arguments import (
     Duration,
     Time,
+    as_bytes,
     as_time,
+    check_callable,
     check_int,
     check_list,
     check_partition,
@@ -156,6 +158,8 @@ class LogClient:
 
         check_int(from_offset, "from_offset")
         check_int(last, "last")
+        check_callable(before_wait, "before_wait")
+        check_callable(on_damage, "on_damage")
         reader = TopicReader(
             self._http,
             topics,
@@ -194,6 +198,8 @@ class LogClient:
         """
         from goq.client._sync.replay_reader import resolve_replay
 
+        check_int(from_offset, "from_offset")
+        check_int(to_offset, "to_offset")
         return resolve_replay(
             self._http,
             topic,
@@ -201,8 +207,8 @@ class LogClient:
             to_time=to_time,
             from_offset=from_offset,
             to_offset=to_offset,
-            partition=partition,
-            key=key,
+            partition=check_partition(partition),
+            key=None if key is None else as_bytes(key),
             include_deleted=include_deleted,
             as_of=as_of,
         )
@@ -221,6 +227,8 @@ class LogClient:
         """
         from goq.client._sync.replay_reader import read_replay
 
+        check_callable(on_damage, "on_damage")
+        check_callable(before_wait, "before_wait")
         return read_replay(self._http, replay, on_damage=on_damage, before_wait=before_wait)
 
     def replay_into(
@@ -246,6 +254,11 @@ class LogClient:
         """
         from goq.client._sync.topic_copy import CopyOptions, TopicCopy
 
+        check_int(batch, "batch")
+        check_callable(before_send, "before_send")
+        check_callable(on_stored, "on_stored")
+        check_callable(on_reached, "on_reached")
+        check_callable(on_damage, "on_damage")
         copy = TopicCopy(
             self._http,
             replay,

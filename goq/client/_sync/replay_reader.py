@@ -27,7 +27,7 @@ def resolve_replay(
     from_offset: int | None = None,
     to_offset: int | None = None,
     partition: int | None = None,
-    key: bytes | str | None = None,
+    key: bytes | None = None,
     include_deleted: bool = False,
     as_of: Time | None = None,
 ) -> Replay:
@@ -63,7 +63,7 @@ def resolve_replay(
         from_offset,
         to_offset,
         partition,
-        key.encode() if isinstance(key, str) else key,
+        key,
         include_deleted,
         time_us(as_of, "as_of"),
         found.id,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote, urlencode
 
-from goq.model import MessageId, check_name
+from goq.errors import InvalidInput
+from goq.model import MessageId, check_name, check_text
 
 JSON = b"application/json"
 FRAMES = b"application/vnd.goq.frames"
@@ -121,7 +122,7 @@ def search(name: str) -> str:
 
 def token(token_id: str) -> str:
     """Return the path of a token."""
-    return f"{TOKENS}/{quote(token_id, safe='')}"
+    return f"{TOKENS}/{quote(check_text(token_id, 'token_id'), safe='')}"
 
 
 def node(name: str) -> str:
@@ -135,6 +136,19 @@ def move(name: str, partition: int) -> str:
 
 
 def query(path: str, **parameters: str | float | None) -> str:
-    """Return ``path`` with the parameters that are not None."""
-    given = {name: value for name, value in parameters.items() if value is not None}
+    """Return ``path`` with the parameters that are not None.
+
+    Raises ``InvalidInput`` for one that is neither a text nor a number.
+    """
+    given = {
+        name: _parameter(value, name) for name, value in parameters.items() if value is not None
+    }
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def _parameter(value: str | float, name: str) -> str | float:
+    if isinstance(value, str):
+        return check_text(value, name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"{name} is a text or a number, not {type(value).__name__}", field=name)
+    return value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.support.eventually import eventually, until
 from tests.support.node.running_node import running_node
 
 PATIENCE_S = 60.0
+MINUTE = timedelta(minutes=1)
 
 
 def dead(client: Client, count: int, **wanted: str) -> list[str]:
@@ -41,6 +44,31 @@ def test_a_rejected_message_dies_and_comes_back_and_is_purged() -> None:
             client.redrive_dead_letters("none")
         with pytest.raises(InvalidInput):
             client.list_dead_letters("t", cause="bad")
+
+
+def test_dead_letters_are_chosen_by_what_a_message_has() -> None:
+    with running_node() as node, Client(node.url) as client:
+        client.create_topic("t", 1)
+        client.publish("t", b"a", key="k")
+        client.publish("t", b"b", key="l")
+        first, second = client.receive("t", "g", wait="5s")
+        client.reject_many([first, second])
+        dead(client, 2)
+        [letter] = client.list_dead_letters("t", ids=[first.id]).messages
+        assert (letter.key, letter.origin) == (b"k", first.id)
+        assert letter.died_at is not None
+        chosen: list[dict[str, Any]] = [
+            {"ids": [first.id]},
+            {"ids": letter.id},
+            {"key": letter.key},
+            {"key": "k", "from_time": letter.died_at - MINUTE},
+            {"key": "k", "to_time": (letter.died_at + MINUTE).timestamp() * 1000},
+        ]
+        for wanted in chosen:
+            assert client.redrive_dead_letters("t", dry_run=True, **wanted).redriven == 1
+            assert client.purge_dead_letters("t", dry_run=True, **wanted).purged == 1
+        late = letter.died_at.timestamp() * 1000 + 60_000
+        assert client.redrive_dead_letters("t", from_time=late).redriven == 0
 
 
 def test_the_asynchronous_client_does_the_same() -> None:

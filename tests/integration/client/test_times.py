@@ -57,6 +57,12 @@ def test_the_log_is_read_between_them(client: Client) -> None:
     client.reset_group("t", "g", to=past(), dry_run=True)
 
 
+def test_a_token_and_its_secrets_last_as_long_as_they_say(client: Client) -> None:
+    made = client.create_token("shop", "read:orders", expires=HOUR)
+    assert made.allow == ("read:orders",)
+    assert client.rotate_token(made.id, grace=HOUR / 2).token != made.token
+
+
 Call = Callable[[Client, Any], object]
 CALLS: dict[str, Call] = {
     "delay": lambda q, bad: q.publish("t", b"", delay=bad),
