@@ -20,7 +20,7 @@ from goq.access.token import draw_secret, draw_token_id, format_token, without_s
 from goq.access.token_record import DAY_MS, TokenRecord, digest_of, digest_of_certificate
 from goq.errors import Conflict, GoqError, InvalidInput, NotFound
 from goq.model import check_name
-from goq.units import format_time_us
+from goq.units import format_time_us, parse_duration_ms
 
 _ATTEMPTS: Final = 5
 _CERTIFICATE_NAME = re.compile(r"[ -~]{1,200}")
@@ -154,6 +154,26 @@ class TokenManager:
                 continue
             return changed
         raise AssertionError
+
+
+def token_duration_ms(written: str | float, field: str) -> int:
+    """Return how long a token or a secret is to be valid. Raises ``InvalidInput``."""
+    duration_ms = parse_duration_ms(written, field=field)
+    if not 0 <= duration_ms <= limits.TOKEN_LIFETIME_MS_MAX:
+        raise InvalidInput(
+            f"{field} is at most {limits.TOKEN_LIFETIME_MS_MAX // DAY_MS} days", field=field
+        )
+    return duration_ms
+
+
+def lifetime_ms(expires: str | float | None) -> int:
+    """Return how long a new token is to be valid, 0 for ever. Raises ``InvalidInput``."""
+    if expires is None:
+        return 0
+    duration_ms = token_duration_ms(expires, "expires")
+    if duration_ms == 0:
+        raise InvalidInput("a token that expires at once is of no use", field="expires")
+    return duration_ms
 
 
 def new_token(

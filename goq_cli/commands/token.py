@@ -136,22 +136,21 @@ def _create_offline(
 ) -> dict[str, Any]:
     """Create a token in the data folder of a standalone node that does not run."""
     from goq.access.aws_key import AWS_MARK
-    from goq.access.token_manager import new_token
+    from goq.access.token_manager import lifetime_ms, new_token
     from goq.access.token_record import check_change, with_token
     from goq.clock import SystemClock
     from goq.errors import UsageError
     from goq.storage.data_dir_lock import DataDirLock
     from goq.storage.disk import RealDisk
     from goq.storage.node_db import NodeDb
-    from goq.units import parse_duration_ms
 
     if (data_dir / _CLUSTER_FOLDER).exists():
         raise UsageError(
             f"the tokens of a cluster are not in {data_dir}; ask a running node, with the token in"
             " its admin.token: goq --token-file DIR/admin.token token create …"
         )
-    expires_ms = 0 if expires is None else parse_duration_ms(expires, field="--expires")
-    created = new_token(name, allow, SystemClock().wall_ms(), expires_ms, cert, quotas, aws=aws)
+    now_ms = SystemClock().wall_ms()
+    created = new_token(name, allow, now_ms, lifetime_ms(expires), cert, quotas, aws=aws)
     record = created.record
     os.umask(_PRIVATE)
     RealDisk().make_dir(data_dir)

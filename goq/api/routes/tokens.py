@@ -5,10 +5,15 @@ from __future__ import annotations
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from goq import limits
 from goq.access.aws_key import AWS_MARK, has_aws_key
 from goq.access.quota import format_quota, is_quota, parse_quotas
-from goq.access.token_manager import NewSecret, TokenManager, TokenStore
+from goq.access.token_manager import (
+    NewSecret,
+    TokenManager,
+    TokenStore,
+    lifetime_ms,
+    token_duration_ms,
+)
 from goq.access.token_record import DAY_MS, TokenRecord
 from goq.api.codec.messages import json_response, list_response
 from goq.api.codec.request import json_body
@@ -23,9 +28,8 @@ from goq.api.schemas.tokens import (
     TokenOut,
     TokensOut,
 )
-from goq.errors import InvalidInput
 from goq.http.message import Request, Response
-from goq.units import format_time_us, parse_duration_ms
+from goq.units import format_time_us
 
 _TOKENS = "/v1/tokens"
 _DATE_CHARS = 10
@@ -96,11 +100,13 @@ class TokenRoutes:
     async def create(self, request: Request) -> Response:
         """Create a token."""
         new = json_body(request, NewToken)
-        expires_ms = 0 if new.expires is None else _duration_ms(new.expires, "expires")
-        if new.expires is not None and expires_ms == 0:
-            raise InvalidInput("a token that expires at once is of no use", field="expires")
         created = await self._manager.create(
-            new.name, new.allow, expires_ms, new.cert, new.quotas, aws=bool(new.aws)
+            new.name,
+            new.allow,
+            lifetime_ms(new.expires),
+            new.cert,
+            new.quotas,
+            aws=bool(new.aws),
         )
         return json_response(_created(created), 201)
 
@@ -111,7 +117,7 @@ class TokenRoutes:
 
     async def rotate(self, request: Request, token_id: str) -> Response:
         """Give a token another secret."""
-        grace_ms = _duration_ms(json_body(request, Rotation).grace, "grace")
+        grace_ms = token_duration_ms(json_body(request, Rotation).grace, "grace")
         return json_response(_created(await self._manager.rotate(token_id, grace_ms)))
 
     async def revoke(self, _request: Request, token_id: str) -> Response:
@@ -161,12 +167,3 @@ def _created(new: NewSecret) -> CreatedTokenOut:
     if new.aws_secret is not None:
         out.aws_access_key_id, out.aws_secret_access_key = new.record.id, new.aws_secret
     return out
-
-
-def _duration_ms(value: str | float, field: str) -> int:
-    duration_ms = parse_duration_ms(value, field=field)
-    if not 0 <= duration_ms <= limits.TOKEN_LIFETIME_MS_MAX:
-        raise InvalidInput(
-            f"{field} is at most {limits.TOKEN_LIFETIME_MS_MAX // DAY_MS} days", field=field
-        )
-    return duration_ms

@@ -79,3 +79,13 @@ def test_a_token_with_a_key_pair_is_printed_as_an_environment(goq: Run, tmp_path
         assert list(pair) == ["GOQ_TOKEN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
         assert pair["AWS_ACCESS_KEY_ID"] == pair["GOQ_TOKEN"].split("_")[1]
         assert pair["AWS_SECRET_ACCESS_KEY"] not in listed
+
+
+@pytest.mark.parametrize("expires", ["0", "0s", "20000d"])
+def test_a_token_that_is_made_without_a_node_expires_within_the_same_bounds(
+    goq: Run, tmp_path: Path, expires: str
+) -> None:
+    create = ("token", "create", "x", "--allow", "admin:*", "--data-dir", str(tmp_path / "data"))
+    refused = goq(*create, "--expires", expires, code=7)
+    assert b"expires" in refused.stderr
+    assert refused.stdout == b""
