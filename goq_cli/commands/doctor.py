@@ -9,11 +9,13 @@ from typing import Annotated
 
 import typer
 
+from goq.errors import UsageError
 from goq_cli.output.disk_errors import disk_errors_told
 from goq_cli.output.output import format_time, print_answer
 from goq_cli.output.progress import show_progress
 from goq_cli.session import SESSION
 
+_DATA_DIR = Path("goq-data")
 _RENEW = "  put another in its place; SIGHUP, or a minute, and it is used"
 _DAMAGE_ADVICE = (
     "The rest is served. For the offsets, run on the node: goq doctor --verify --data-dir DIR"
@@ -25,8 +27,9 @@ def command(
         bool, typer.Option("--verify", help="Check every byte of data in a folder.")
     ] = False,
     data_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="With --verify: which folder.")
-    ] = Path("goq-data"),
+        Path | None,
+        typer.Option(metavar="DIR", help="With --verify: which folder. Default: goq-data."),
+    ] = None,
 ) -> None:
     """Check the health of a node, or verify a data folder; exit 1 if anything is wrong.
 
@@ -34,7 +37,9 @@ def command(
     yet is skipped. So are indexes, columns and keys: a node checks them when it reads them, and
     makes damaged ones again from the messages.
     """
-    if not (_folder_is_sound(data_dir) if verify else _node_is_well()):
+    if data_dir is not None and not verify:
+        raise UsageError("--data-dir goes with --verify; without, goq doctor asks the node")
+    if not (_folder_is_sound(data_dir or _DATA_DIR) if verify else _node_is_well()):
         raise typer.Exit(1)
 
 

@@ -39,6 +39,12 @@ def test_a_folder_that_is_not_there_is_said(goq: Run, tmp_path: Path) -> None:
     assert b"--data-dir" in done.stderr
 
 
+def test_a_folder_is_named_only_to_be_verified(goq: Run, tmp_path: Path) -> None:
+    done = goq("doctor", "--data-dir", str(tmp_path), code=2)
+    assert b"--verify" in done.stderr
+    assert done.stdout == b""
+
+
 def test_the_doctor_says_of_a_topic_in_doubt_why_and_what_to_do(
     goq: Run, topic: str, node: RunningNode
 ) -> None:
