@@ -277,7 +277,6 @@ class QueueOperations:
             name
             for name in sorted(self._broker.topics)
             if name > (asked.token or "")
-            and (_NAME.fullmatch(name) or _FIFO_NAME.fullmatch(name))
             and name != AUDIT_TOPIC
             and matches(name)
             and (principal is None or principal.sees(name))

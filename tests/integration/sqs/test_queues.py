@@ -199,11 +199,14 @@ def test_a_purge_removes_all_messages_and_ends_all_leases(sqs: Any, queue: str) 
     assert message["Body"] == "new"
 
 
-def test_the_audit_trail_and_topics_with_other_names_are_no_queues_of_the_list(
+def test_each_topic_is_a_queue_of_the_list_but_the_audit_trail_is_none(
     sqs: Any, node: RunningNode, name: str
 ) -> None:
-    node.call("POST", "/v1/topics", {"name": f"{name}.dlq"})
-    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix=f"{name}.")
+    topics = [f"{name}.dlq", f"{name}.eu.orders"]
+    for topic in topics:
+        node.call("POST", "/v1/topics", {"name": topic})
+    listed = sqs.list_queues(QueueNamePrefix=f"{name}.")["QueueUrls"]
+    assert listed == [sqs.get_queue_url(QueueName=topic)["QueueUrl"] for topic in topics]
     with pytest.raises(ClientError):
         sqs.get_queue_url(QueueName="__audit")
 
