@@ -18,6 +18,7 @@ from goq_cli.output.progress import show_progress
 from goq_cli.output.table import print_table
 from goq_cli.rate import RateLimiter
 from goq_cli.session import SESSION
+from goq_cli.suggestion import new_group_note
 
 if TYPE_CHECKING:
     from goq.client import Client, DamagedRange
@@ -161,6 +162,7 @@ def rewind_group(client: Client, bounds: ReplayBounds, group: str, *, dry_run: b
     ):
         if start is not None and end is not None:
             raise UsageError(f"a group takes {what}-time or {what}-offset, not both")
+    note = new_group_note(client, bounds.topic, group)
     answer = client.reset_group(
         bounds.topic,
         group,
@@ -169,6 +171,8 @@ def rewind_group(client: Client, bounds: ReplayBounds, group: str, *, dry_run: b
         partition=bounds.partition,
         dry_run=dry_run,
     )
+    if note is not None:
+        warn(note)
     if SESSION.json:
         print_json(answer.raw)
         return

@@ -1,4 +1,4 @@
-"""Suggestions for a misspelt topic, group or setting, as notes of the error."""
+"""Suggestions for a misspelt topic, group or setting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from goq.errors import GoqError
+from goq.errors import GoqError, GroupNotFound
 
 if TYPE_CHECKING:
     from goq.client import Client
@@ -31,6 +31,18 @@ def suggest(error: GoqError, words: Sequence[str]) -> None:
         return
     if found is not None:
         error.add_note(f"did you mean {found}?")
+
+
+def new_group_note(client: Client, topic: str, group: str) -> str | None:
+    """Return what to tell if a topic has no such group, before a reset begins one; else None."""
+    try:
+        client.describe_group(topic, group)
+    except GroupNotFound:
+        meant = _close([group], _groups(client, [topic]))
+        return f"{group} is a new group of {topic}" + (f"; did you mean {meant}?" if meant else "")
+    except GoqError:
+        pass  # the reset tells, if it is refused, too
+    return None
 
 
 def _in_node(error: GoqError, words: Sequence[str]) -> str | None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli.output.output import confirm, format_time, notice, parse_settings, print_json
+from goq_cli.output.output import confirm, format_time, notice, parse_settings, print_json, warn
 from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
+from goq_cli.suggestion import new_group_note
 
 if TYPE_CHECKING:
     from goq.client import (
@@ -92,9 +93,15 @@ def reset(
     to: Annotated[str, typer.Option(help="earliest, latest, an offset, or a time.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the effect.")] = False,
 ) -> None:
-    """Reset a group to another position; its leases become void."""
+    """Reset a group to another position; its leases become void.
+
+    A group that does not exist begins there.
+    """
     with SESSION.client() as client:
+        note = new_group_note(client, topic, group)
         answer = client.reset_group(topic, group, to=to, dry_run=dry_run)
+    if note is not None:
+        warn(note)
     if SESSION.json:
         print_json(answer.raw)
         return

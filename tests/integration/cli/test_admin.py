@@ -84,6 +84,24 @@ def test_a_group_is_shown_reset_and_deleted(goq: Run, topic: str) -> None:
     goq("group", "show", "g", "--topic", topic, code=3)
 
 
+def test_a_reset_tells_of_a_group_that_is_new_and_what_may_have_been_meant(
+    goq: Run, topic: str
+) -> None:
+    goq("produce", topic, stdin=b"a\n")
+    goq("consume", topic, "--group", "billing", "--until-empty")
+    known = ("group", "reset", "billing", "--topic", topic, "--to", "earliest")
+    assert goq(*known).stderr == b""
+    misspelt = ("group", "reset", "bililng", "--topic", topic, "--to", "latest")
+    told = f"goq: bililng is a new group of {topic}; did you mean billing?\n".encode()
+    assert goq(*misspelt, "--dry-run").stderr == told
+    replayed = ("replay", topic, "--group", "bililng", "--from-offset", "0")
+    assert goq(*replayed).stderr == told
+    assert goq(*misspelt).stderr == b""
+    other = goq("group", "reset", "audit", "--topic", topic, "--to", "latest").stderr
+    assert other == f"goq: audit is a new group of {topic}\n".encode()
+    assert goq("consume", topic, "--group", "audit", "--until-empty").stdout == b""
+
+
 def test_peek_shows_each_state_without_touching_it(goq: Run, topic: str) -> None:
     goq("produce", topic, stdin=b"a\nb\n")
     goq("consume", topic, "--group", "g", "--max", "1", "--no-ack", "--prefetch", "1")
