@@ -16,7 +16,7 @@ from goq_cli.output.cluster import (
     print_nodes,
     summary,
 )
-from goq_cli.output.output import confirm, notice, print_json, print_text
+from goq_cli.output.output import confirm, notice, print_json, print_text, tell_done
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
@@ -88,11 +88,14 @@ def join(
     with SESSION.client() as client:
         if node is not None and address is not None:
             client.add_node(node, address)
-            notice(f"{node} is let in")
+            tell_done({"joined": node}, f"{node} is let in")
             return
         cluster = client.describe_cluster()
     taken = ", ".join(known.id for known in cluster.nodes)
     via = next((n.url for n in cluster.nodes if n.status == "up"), "URL")
+    if SESSION.json:
+        print_json({"join": via, "taken": [known.id for known in cluster.nodes]})
+        return
     print_text(
         f"On the new machine, with a name that is none of {taken}, and the cluster's secret:",
         "",
@@ -199,7 +202,9 @@ def move(
             client.cancel_reassignment(topic, partition)
         else:
             client.reassign_partition(topic, partition, to.split(","))
-    notice(f"{topic}:{partition} {'stays' if cancel else f'moves to {to}'}")
+    done = {"topic": topic, "partition": partition}
+    done |= {"cancelled": True} if cancel else {"to": to.split(",")}
+    tell_done(done, f"{topic}:{partition} {'stays' if cancel else f'moves to {to}'}")
 
 
 @app.command()

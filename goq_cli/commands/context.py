@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from goq_cli.output.output import notice, print_json
+from goq_cli.output.output import print_json, tell_done
 from goq_cli.output.table import print_table
 from goq_cli.session import SESSION, url_of
 
@@ -52,7 +52,7 @@ def set_context(name: _Name) -> None:
     contexts.contexts[name] = Context(SESSION.servers, SESSION.own_token())
     contexts.current = name
     save_contexts(contexts)
-    notice(f"using {name}; remembered in {contexts_path()}")
+    tell_done({"current": name}, f"using {name}; remembered in {contexts_path()}")
 
 
 @app.command()
@@ -63,6 +63,7 @@ def use(name: _Name) -> None:
     contexts = load_contexts()
     contexts.current = _known(name, list(contexts.contexts))
     save_contexts(contexts)
+    tell_done({"current": name}, f"using {name}")
 
 
 @app.command()
@@ -75,6 +76,7 @@ def delete(name: _Name) -> None:
     if contexts.current == name:
         contexts.current = None
     save_contexts(contexts)
+    tell_done({"deleted": name}, f"deleted {name}")
 
 
 def _known(name: str, names: list[str]) -> str:

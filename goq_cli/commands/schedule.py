@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli.output.output import format_time, notice, print_answer, print_json
+from goq_cli.output.output import format_time, print_answer, print_json, tell_done
 from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
@@ -62,7 +62,7 @@ def add(
             ttl=ttl,
             tenant=tenant,
         )
-    _say(made, f"schedule {name} publishes next at {format_time(made.next)}")
+    tell_done(made.raw, f"schedule {name} publishes next at {format_time(made.next)}")
 
 
 @app.command("list")
@@ -108,7 +108,7 @@ def pause(name: _Name) -> None:
     """Pause a schedule: it publishes nothing until it is resumed."""
     with SESSION.client() as client:
         found = client.pause_schedule(name)
-    _say(found, f"paused {name}")
+    tell_done(found.raw, f"paused {name}")
 
 
 @app.command()
@@ -116,7 +116,7 @@ def resume(name: _Name) -> None:
     """Resume a paused schedule, from its next time on."""
     with SESSION.client() as client:
         found = client.resume_schedule(name)
-    _say(found, f"schedule {name} publishes next at {format_time(found.next)}")
+    tell_done(found.raw, f"schedule {name} publishes next at {format_time(found.next)}")
 
 
 @app.command()
@@ -124,15 +124,7 @@ def remove(name: _Name) -> None:
     """Remove a schedule. What it has published stays."""
     with SESSION.client() as client:
         client.remove_schedule(name)
-    notice(f"removed {name}")
-
-
-def _say(found: ScheduleDescription, text: str) -> None:
-    """Print the schedule as JSON if that is asked for, else tell what was done."""
-    if SESSION.json:
-        print_json(found.raw)
-    else:
-        notice(text)
+    tell_done({"removed": name}, f"removed {name}")
 
 
 def _timing(found: ScheduleDescription) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from goq_cli.output.output import format_time, notice, print_answer, print_json
+from goq_cli.output.output import format_time, notice, print_answer, print_json, tell_done
 from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
@@ -99,7 +99,7 @@ def revoke(token_id: _Id) -> None:
     """Make a token invalid, at once and for good."""
     with SESSION.client() as client:
         client.revoke_token(token_id)
-    notice(f"revoked {token_id}")
+    tell_done({"revoked": token_id}, f"revoked {token_id}")
 
 
 @app.command()

@@ -47,6 +47,14 @@ def format_time(time: datetime | None) -> str | None:
     return None if time is None else format_time_us((time - _EPOCH) // timedelta(microseconds=1))
 
 
+def tell_done(answer: object, text: str) -> None:
+    """Print what was done: as JSON with --json, else as a notice."""
+    if SESSION.json:
+        print_json(answer)
+    else:
+        notice(text)
+
+
 def notice(text: str) -> None:
     """Print a notice on stderr, if that is a terminal."""
     if sys.stderr.isatty():

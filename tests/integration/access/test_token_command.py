@@ -56,7 +56,8 @@ def test_a_token_is_created_rotated_and_revoked(goq: Run) -> None:
         goq("token", "whoami", code=4, **mine)
         mine["GOQ_TOKEN"] = second
         goq("token", "whoami", **mine)
-        goq("token", "revoke", token_id, **admin)
+        revoked = goq("token", "revoke", token_id, "--json", **admin).stdout
+        assert json.loads(revoked) == {"revoked": token_id}
         assert b"was revoked" in goq("token", "whoami", code=4, **mine).stderr
 
 

@@ -131,14 +131,16 @@ def test_contexts_choose_the_server(goq: Run, node: RunningNode, tmp_path: Path)
     goq("context", "set", "here", "--server", node.url, "--token", "secret", **unset)
     goq("context", "set", "nowhere", "--server", "http://127.0.0.1:1", **unset)
     goq("topic", "list", code=5, **unset)
-    goq("context", "use", "here", **unset)
+    used = goq("context", "use", "here", "--json", **unset).stdout
+    assert json.loads(used) == {"current": "here"}
     goq("topic", "list", **unset)
     shown = json.loads(goq("context", "list", "--json", **unset).stdout)
     assert shown["current"] == "here"
     assert "secret" not in goq("context", "list", "--json").stdout.decode()
     assert (tmp_path / "goq" / "contexts.json").stat().st_mode & 0o077 == 0
     goq("context", "use", "unknown", code=3, **unset)
-    goq("context", "delete", "here", **unset)
+    deleted = goq("context", "delete", "here", "--json", **unset).stdout
+    assert json.loads(deleted) == {"deleted": "here"}
     goq("context", "set", "none", code=2, **unset)
     for server in ("ftp://x", "http://", "localhost:x"):
         refused = goq("context", "set", "wrong", "--server", server, code=2, **unset).stderr

@@ -22,7 +22,8 @@ def test_a_schedule_is_added_shown_paused_resumed_and_removed(goq: Run) -> None:
     assert json.loads(goq("schedule", "pause", "often", "--json").stdout)["paused"]
     assert "next     paused" in goq("schedule", "show", "often").stdout.decode()
     assert json.loads(goq("schedule", "resume", "often", "--json").stdout)["next"]
-    goq("schedule", "remove", "often")
+    removed = goq("schedule", "remove", "often", "--json").stdout
+    assert json.loads(removed) == {"removed": "often"}
     found = json.loads(goq("schedule", "list", "--json").stdout)["schedules"]
     assert [each["name"] for each in found] == ["daily"]
 
