@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import string
 import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _GROUP_COLUMNS = ("partition", "cursor", "to", "end", "redelivers", "skips", "withholds", "voids")
 
 _SHOWN_EVERY = 1000
+_PLAIN = frozenset(string.ascii_letters + string.digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class ReplayBounds:
             from_offset=self.from_offset,
             to_offset=self.to_offset,
             partition=self.partition,
-            key=self.key,
+            key=None if self.key is None else os.fsencode(self.key),
             include_deleted=self.include_deleted,
             as_of=self.as_of,
         )
@@ -193,7 +196,7 @@ def resume_command(replay: Replay, into: str) -> str:
         "--from-offset": replay.from_offset,
         "--to-offset": replay.to_offset,
         "--partition": replay.partition,
-        "--key": None if replay.key is None else replay.key.decode(),
+        "--key": None if replay.key is None else os.fsdecode(replay.key),
         "--as-of": _written(replay.as_of_us),
         "--into": into,
     }
@@ -201,7 +204,18 @@ def resume_command(replay: Replay, into: str) -> str:
         if value is not None:
             text = str(value)
             words += [f"{name}={text}"] if text.startswith("-") else [name, text]
-    return shlex.join([*words, *(["--include-deleted"] if replay.include_deleted else [])])
+    words += ["--include-deleted"] if replay.include_deleted else []
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    """Return a word as it is typed; bytes that are not UTF-8 as bash, zsh and ksh write them."""
+    data = os.fsencode(word)
+    try:
+        return shlex.quote(data.decode())
+    except UnicodeDecodeError:
+        coded = (chr(b) if chr(b) in _PLAIN else f"\\x{b:02x}" for b in data)
+        return f"$'{''.join(coded)}'"
 
 
 def _place(time: str | None, offset: int | None) -> Any:

@@ -49,7 +49,7 @@ class TraceSelector:
         if self.header is not None:
             [header] = parse_settings([self.header]).items()
         return {
-            "key": self.key,
+            "key": None if self.key is None else os.fsencode(self.key),
             "dedup_id": self.dedup_id,
             "header": header,
             "from_time": self.from_time,

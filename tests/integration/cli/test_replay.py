@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -254,3 +255,35 @@ def test_it_is_interrupted_with_130_while_it_keeps_to_a_rate(
     assert first
     assert (replay.returncode, errors) == (130, b"")
     assert lines
+
+
+def test_a_key_may_be_any_bytes_also_in_the_command_that_goes_on(goq: Run, topic: str) -> None:
+    key = os.fsdecode(b"k'\xffa")
+    goq("produce", topic, "--key", key, stdin=b"with\n")
+    goq("produce", topic, stdin=b"without\n")
+    assert printed(goq("replay", topic, *ALL, "--key", key)) == ["with"]
+    traced = json.loads(goq("trace", topic, "--key", key, "--json").stdout)["traces"]
+    assert len(traced) == 1
+    told = goq("replay", topic, *ALL, "--key", key, "--into", f"{topic}-copy").stderr.decode()
+    [command] = re.findall(r"^  goq (.*)$", told, re.MULTILINE)
+    words = ["bash", "-c", f"printf '%s\\0' {command}"]
+    typed = subprocess.run(words, capture_output=True, check=True).stdout.split(b"\0")[:-1]
+    again = goq(*map(os.fsdecode, typed)).stderr.decode()
+    assert again.endswith(f"0 messages stored in {topic}-copy, 1 were there already\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("dlq", "list", "TOPIC", "--key", "\udcff"),
+        ("grep", "TOPIC", "\udcff"),
+        ("message", "cancel", "TOPIC:0:0", "--reason", "\udcff"),
+    ],
+    ids=" ".join,
+)
+def test_text_that_is_not_utf_8_is_refused_where_only_text_can_be(
+    goq: Run, topic: str, command: tuple[str, ...]
+) -> None:
+    goq("produce", topic, "--partition", "0", stdin=b"a\n")
+    refused = goq(*(word.replace("TOPIC", topic) for word in command), code=7).stderr
+    assert b"which UTF-8 cannot hold" in refused
