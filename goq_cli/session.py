@@ -50,13 +50,13 @@ class Session:
         Its name is ``client_id``, else ``GOQ_CLIENT_ID``, else host and process id. It gives up
         after a second where nothing listens.
         """
-        retry_for = os.environ.get("GOQ_RETRY_FOR")
-        return self._client(client_id, retry_for or "10s", "1s" if retry_for is None else retry_for)
+        bound = _wait_for_node(None)
+        return self._client(client_id, bound or "10s", bound or "1s")
 
     def long_client(self) -> Client:
         """Return a client for work that takes long: a node may be restarted meanwhile."""
-        retry_for = os.environ.get("GOQ_RETRY_FOR") or "10s"
-        return self._client(None, retry_for, retry_for)
+        bound = _wait_for_node(None) or "10s"
+        return self._client(None, bound, bound)
 
     def lasting_client(
         self,
@@ -73,7 +73,7 @@ class Session:
         from goq.client.arguments import FOREVER
         from goq_cli.output.retry_notice import RetryNotice
 
-        bound = retry_for or os.environ.get("GOQ_RETRY_FOR") or FOREVER
+        bound = _wait_for_node(retry_for) or FOREVER
         notice = RetryNotice(self.servers_and_token()[0], is_over, is_once=tells_once)
         return self._client(client_id, bound, bound, notice)
 
@@ -124,6 +124,18 @@ class Session:
         if not servers and (current := current_context()):
             servers, token = current.servers, token or current.token
         return [url_of(server) for server in servers] or [DEFAULT_SERVER], token
+
+
+def _wait_for_node(option: str | None) -> str | None:
+    """Return how long to wait for a node, as ``--retry-for`` or the environment say; else None."""
+    from goq.client.arguments import FOREVER
+    from goq.units import parse_duration_ms
+
+    name = "--retry-for" if option else "GOQ_RETRY_FOR"
+    bound = option or os.environ.get(name) or None
+    if bound is not None and bound != FOREVER:
+        parse_duration_ms(bound, field=name)
+    return bound
 
 
 def url_of(server: str) -> str:

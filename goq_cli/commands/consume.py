@@ -174,6 +174,10 @@ def command(
         raise UsageError(
             "--from-…, --to-time, --last, --partition, --follow and --background go without --group"
         )
+    if execute or coproc:
+        from goq.units import parse_duration_ms
+
+        parse_duration_ms(retry_delay, field="--retry-delay")  # before a command has run
     interrupts = Interrupts()
     lasts = group is not None or follow or retry_for is not None
     with (

@@ -48,6 +48,8 @@ def add(
             if "=" not in pair:
                 raise UsageError(f"--header {pair!r} is not K=V")
         headers = {pair.partition("=")[0]: pair.partition("=")[2] for pair in header}
+        if len(headers) < len(header):
+            raise UsageError("--header: a name is given twice")
     with SESSION.client() as client:
         made = client.create_schedule(
             name,

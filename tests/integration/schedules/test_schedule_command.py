@@ -33,6 +33,11 @@ def test_a_wrong_schedule_is_refused_with_what_to_do(goq: Run) -> None:
     assert b"either --cron or --every" in neither.stderr
     header = goq("schedule", "add", "x", "reports", "v", "--every", "1m", "--header", "a", code=2)
     assert b"not K=V" in header.stderr
+    twice = ("--header", "a=1", "--header", "a=2")
+    assert (
+        b"given twice"
+        in goq("schedule", "add", "x", "t", "v", "--every", "1m", *twice, code=2).stderr
+    )
     line = goq("schedule", "add", "x", "reports", "v", "--cron", "@daily", code=7)
     assert b"five fields" in line.stderr
     missing = goq("schedule", "pause", "x", code=3)

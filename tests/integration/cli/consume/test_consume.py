@@ -471,3 +471,25 @@ def test_a_consumer_that_is_not_to_wait_tells_that_its_topic_is_not_there(
         assert b"there is no topic" in done.stderr
     goq("consume", topic, "--group", "g", "--until-empty", code=3)
     goq("consume", topic, code=3)
+
+
+def test_a_delay_that_is_none_is_refused_before_a_command_has_run(
+    goq: Run, topic: str, tmp_path: Path
+) -> None:
+    publish(goq, topic, 1)
+    options = ("--group", "g", "--max", "1", "--retry-delay", "soon", "--exec", "touch ran; false")
+    assert b"--retry-delay" in goq("consume", topic, *options, code=7).stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["--retry-for", "GOQ_RETRY_FOR"])
+def test_a_wait_for_a_node_that_is_none_is_refused_by_its_name(
+    goq: Run, topic: str, name: str
+) -> None:
+    options = (name, "soon") if name.startswith("-") else ()
+    refused = goq("consume", topic, *options, code=7, **({} if options else {name: "soon"}))
+    assert f"({name})".encode() in refused.stderr
+
+
+def test_an_empty_variable_counts_as_none(goq: Run) -> None:
+    goq("topic", "list", GOQ_RETRY_FOR="")
