@@ -40,7 +40,8 @@ CLIENT_ID = "Goq-Client-Id"
 """The header with the id that a client gives itself."""
 _CLIENT_ID = CLIENT_ID.lower()
 _SETTING_CHARS_MAX = 100
-_LONG_SETTINGS = ("sqs", "tenants.weights")  # whose kinds bound them
+_LONG_SETTINGS = ("priority.lanes", "priority.weights", "sqs", "tenants.weights")
+"""Settings whose kinds bound them."""
 _SETTINGS_DEPTH_MAX = 4
 _SETTINGS_MAX = 100  # more than there are
 _QUANTITY_CHARS_MAX = 64  # of a duration or a time

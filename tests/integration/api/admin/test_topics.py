@@ -99,6 +99,24 @@ def test_thousands_of_tenants_have_a_weight_and_one_more_than_may_is_refused(
     assert "at most 100 characters" in refused.json["detail"]
 
 
+def test_a_topic_has_as_many_named_lanes_and_weights_as_may_be(
+    node: RunningNode, topic: str
+) -> None:
+    lanes = [f"l{number:03}{'x' * 46}" for number in range(limits.LANES_MAX)]
+    settings = {"priority.lanes": ",".join(lanes), "priority.weights": ",".join(["1000"] * 256)}
+    path = f"/v1/topics/{topic}"
+    shown = node.call("PATCH", path, {"settings": settings})["settings"]
+    assert {name: shown[name] for name in settings} == settings
+    message = {"value": "x", "priority": lanes[-1]}
+    node.call("POST", f"{path}/messages", {"messages": [message]})
+    answer = node.call("POST", f"{path}/groups/g/receive", {"wait": "5s"})
+    assert [each["priority"] for each in answer["messages"]] == [lanes[-1]]
+    for name in settings:
+        change = {"settings": {name: f"{settings[name]},1"}}
+        refused = node.request("PATCH", path, change)
+        assert (refused.status, refused.json["field"]) == (400, f"settings.{name}")
+
+
 def test_long_settings_are_read_beside_the_event_loop(
     node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
