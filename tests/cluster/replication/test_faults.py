@@ -17,7 +17,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PUSH_IN_FLIGHT_BYTES_MAX", 3000)
 
 
-@pytest.mark.parametrize("seed", first_of(range(15), quick=6))
+@pytest.mark.parametrize("seed", first_of(range(15), quick=4))
 def test_nothing_acknowledged_is_lost_and_replicas_are_equal(seed: int) -> None:
     world = World(seed)
     world.run(world.live(10))

@@ -13,6 +13,7 @@ import pytest
 from tests.support.api.console import Tab
 from tests.support.api.large_console import COUNT, TOPIC, group_name, large_console, topic_name
 
+pytestmark = pytest.mark.long
 SHOWN = 100
 
 
@@ -39,7 +40,6 @@ def await_rows(tab: Tab, label: str, count: int) -> None:
     )
 
 
-@pytest.mark.long
 def test_of_all_topics_a_page_holds_some_and_typing_finds_the_last(tab: Tab) -> None:
     tab.open("/topics", "Topics")
     await_rows(tab, "Topics", SHOWN)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.api.console import Tab
+from tests.support.effort import first_of
 from tests.support.node.fixtures import node
 from tests.support.node.running_node import RunningNode
 
@@ -113,7 +114,7 @@ ENDS = {
 """Steps that end a lease, and the attempt of the delivery after it."""
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", first_of(list(ENDS), quick=2))
 def test_each_end_of_a_lease_ends_it_and_an_ack_ends_the_next(tab: Tab, end: str) -> None:
     tab.open("/cluster", "Cluster")
     found = run(

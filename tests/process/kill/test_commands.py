@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from goq.client import Client
+from tests.support.effort import first_of
 from tests.support.eventually import eventually
 from tests.support.ledger.ledger import read_log
 from tests.support.node.node_process import NodeProcess, running_goq
@@ -263,7 +264,7 @@ def test_consume_goes_on_when_the_node_is_killed_and_comes_back(
 
 
 @pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM], ids=lambda name: name.name)
-@pytest.mark.parametrize("printed_bytes", [1, 300_000])
+@pytest.mark.parametrize("printed_bytes", first_of([300_000, 1], quick=1))
 def test_an_interrupted_consumer_leaves_nothing_leased_and_nothing_that_it_printed(
     node: NodeProcess, client: Client, name: signal.Signals, printed_bytes: int
 ) -> None:
