@@ -18,6 +18,7 @@ from goq.errors import GoqError, TimedOut
 
 _log = logging.getLogger("goq.client")
 _HELD_S_MIN: Final = 1.0
+_ATTEMPT_MS_MIN: Final = 5_000
 OnRetry = Callable[[GoqError, float], bool]
 
 
@@ -49,17 +50,23 @@ class RequestFailure:
 
 
 class RetryAttempts:
-    """The attempts of one request.
+    """The attempts of one request, which is of no use after ``until_s``.
 
     ``draw`` returns random numbers from 0 to 1, ``now_s`` monotonic seconds.
     """
 
     def __init__(
-        self, policy: BackoffPolicy, *, draw: Callable[[], float], now_s: Callable[[], float]
+        self,
+        policy: BackoffPolicy,
+        *,
+        draw: Callable[[], float],
+        now_s: Callable[[], float],
+        until_s: float = inf,
     ) -> None:
         self._policy = policy
         self._draw = draw
         self._now_s = now_s
+        self._until_s = until_s
         self._failures = 0
         self._failing_since_s = 0.0
 
@@ -81,8 +88,11 @@ class RetryAttempts:
         )
         self._failures += 1
         pause_ms = max(self._draw() * ceiling_ms, failure.error.retry_after_ms or 0)
-        failing_s = self._now_s() - self._failing_since_s
+        now_s = self._now_s()
+        failing_s = now_s - self._failing_since_s
         if failing_s + pause_ms / 1000 >= total_ms / 1000:
+            return None
+        if now_s + pause_ms / 1000 >= self._until_s:
             return None
         on_retry = self._policy.on_retry
         if on_retry is not None and not on_retry(failure.error, failing_s):
@@ -94,6 +104,16 @@ class RetryAttempts:
             failure.error.detail,
         )
         return pause_ms / 1000
+
+    def timeout_ms(self) -> int | None:
+        """Return how long the next attempt may wait for its answer, None for no bound of its own.
+
+        That is half of the time that is left: if the node hangs, another can still be asked.
+        """
+        if self._until_s == inf:
+            return None
+        left_s = self._until_s - self._now_s()
+        return max(_ATTEMPT_MS_MIN, int(left_s * 1000 / 2))
 
     def note_answer(self) -> None:
         """Note that an attempt was answered: the failures before are over."""

@@ -47,6 +47,7 @@ class Handler:
     def handle(self, message: ReceivedMessage) -> None:
         """Handle and settle a message; never raises."""
         error: BaseException | None = None
+        message.is_given_up_with_lease = True  # or a thread would wait for a node that is gone
         try:
             try:
                 self._call(message)

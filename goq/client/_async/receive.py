@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -149,7 +149,7 @@ class AsyncDeliveryBatch:
         """Extend all leases to ``visibility`` from now, by default the group's setting."""
         return await self._settle("extend", **extend_details(visibility))
 
-    async def _settle(self, verb: str, **details: object) -> Settled:
+    async def _settle(self, verb: str, **details: Any) -> Settled:
         return await self._settler.settle(verb, self.topic, self.group, self.receipts(), **details)
 
 

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -158,17 +159,23 @@ class Http:
         partition: TopicPartition | None = None,
         is_publish: bool = False,
         extra: Sequence[tuple[bytes, bytes]] = (),
+        until_s: float = inf,
     ) -> Answer:
         """Return the answer, or raise its error. The node may hold it for ``wait_ms``.
 
         The leader of the ``partition`` is asked if it is known, else any node. With ``is_publish``
-        no error at all is raised as it is after an attempt that may have been carried out.
+        no error at all is raised as it is after an attempt that may have been carried out. After
+        ``until_s``, in monotonic seconds, the request is not sent again.
         """
         headers = [(b"Accept", accept), *extra]
         if body:
             headers.append((b"Content-Type", content_type))
+        attempts = self.attempts(until_s)
         return self._persist(
-            lambda server: self._attempt(server, method, target, headers, body, wait_ms),
+            lambda server: self._attempt(
+                server, method, target, headers, body, wait_ms, attempts.timeout_ms()
+            ),
+            attempts,
             repeatable,
             partition,
             is_publish=is_publish,
@@ -212,7 +219,9 @@ class Http:
                 server, lambda: self._begin(server, target, headers, body, wait_ms)
             )
         return self._persist(
-            lambda chosen: self._begin(chosen, target, headers, body, wait_ms), repeatable=True
+            lambda chosen: self._begin(chosen, target, headers, body, wait_ms),
+            self.attempts(),
+            repeatable=True,
         )
 
     def ask(
@@ -263,13 +272,16 @@ class Http:
             except msgspec.DecodeError:
                 pass
 
-    def attempts(self) -> RetryAttempts:
-        """Return the retries of a new request."""
-        return RetryAttempts(self.options.retry, draw=random.random, now_s=time.monotonic)
+    def attempts(self, until_s: float = inf) -> RetryAttempts:
+        """Return the retries of a new request, which is of no use after ``until_s``."""
+        return RetryAttempts(
+            self.options.retry, draw=random.random, now_s=time.monotonic, until_s=until_s
+        )
 
     def _persist(
         self,
         attempt: Callable[[str], Outcome],
+        attempts: RetryAttempts,
         repeatable: bool,
         partition: TopicPartition | None = None,
         *,
@@ -277,7 +289,6 @@ class Http:
         is_change: bool = False,
         wait_ms: int = 0,
     ) -> Outcome:
-        attempts = self.attempts()
         has_doubt = False
         while True:
             if partition is not None:

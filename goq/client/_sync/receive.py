@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -150,7 +150,7 @@ class DeliveryBatch:
         """Extend all leases to ``visibility`` from now, by default the group's setting."""
         return self._settle("extend", **extend_details(visibility))
 
-    def _settle(self, verb: str, **details: object) -> Settled:
+    def _settle(self, verb: str, **details: Any) -> Settled:
         return self._settler.settle(verb, self.topic, self.group, self.receipts(), **details)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from goq.errors import (
     TimedOut,
     TopicNotFound,
     outcome_unknown,
+    raise_failures,
 )
 from goq.model import Header, MessageId, Receipt, check_text
 
@@ -50,21 +52,43 @@ class Settler:
         others with the same leader."""
 
     def settle(
-        self, verb: str, topic: str, group: str, receipts: Sequence[str], **details: object
+        self,
+        verb: str,
+        topic: str,
+        group: str,
+        receipts: Sequence[str],
+        *,
+        until_s: float = inf,
+        **details: object,
     ) -> Settled:
-        """Settle receipts, with as few requests as leaders and the limit of a request allow."""
+        """Settle receipts, with as few requests as leaders and the limit of a request allow.
+
+        Where a leader cannot be asked and others can, its receipts fail with the code of the error.
+        After ``until_s``, in monotonic seconds, nothing is tried again.
+        """
         done, failed = 0, list[FailedReceipt]()
+        errors: list[GoqError] = []
         if self._http.cluster_map.is_cluster:
             self._http.find_leaders(topic)
-        for partition, some in self._by_leader(topic, receipts):
+        by_leader = self._by_leader(topic, receipts)
+        for partition, some in by_leader:
             for start in range(0, len(some), limits.RECEIPTS_PER_REQUEST_MAX):
                 piece = some[start : start + limits.RECEIPTS_PER_REQUEST_MAX]
-                settled = self._settle(verb, partition, group, piece, details)
+                try:
+                    settled = self._settle(verb, partition, group, piece, details, until_s)
+                except GoqError as error:
+                    if not error.retryable:
+                        raise
+                    errors.append(error)
+                    failed.extend(FailedReceipt(receipt, error.code) for receipt in some[start:])
+                    break
                 done += settled.done
                 failed.extend(settled.failed)
                 if verb != "extend":
                     for listener in list(self.listeners):
                         listener(topic, group, partition.partition, settled.done)
+        if len(errors) == len(by_leader):
+            raise_failures(errors)
         return Settled(done, failed)
 
     def _settle(
@@ -74,16 +98,17 @@ class Settler:
         group: str,
         receipts: Sequence[str],
         details: Mapping[str, object],
+        until_s: float,
     ) -> Settled:
         """Settle receipts at one leader; retry those for which there was no leader."""
         path = f"{routes.group(partition.topic, group)}/{verb}"
-        attempts = self._http.attempts()
+        attempts = self._http.attempts(until_s)
         done, failed = 0, list[FailedReceipt]()
         has_doubt = False
         while True:
             body = msgspec.json.encode({"receipts": receipts, **details})
             answer = self._http.request(
-                "POST", path, body, repeatable=True, partition=partition
+                "POST", path, body, repeatable=True, partition=partition, until_s=until_s
             )
             try:
                 settled = wire.decode_settled(answer.body)
@@ -123,10 +148,17 @@ class Settler:
         return list(found.values())
 
     def settle_one(
-        self, verb: str, topic: str, group: str, receipt: Receipt, **details: object
+        self,
+        verb: str,
+        topic: str,
+        group: str,
+        receipt: Receipt,
+        *,
+        until_s: float = inf,
+        **details: object,
     ) -> None:
         """Settle one receipt; raise ``LeaseLost``, or the error of the node, if it is refused."""
-        settled = self.settle(verb, topic, group, [str(receipt)], **details)
+        settled = self.settle(verb, topic, group, [str(receipt)], until_s=until_s, **details)
         for failed in settled.failed:
             if failed.code == TimedOut.code:
                 raise TimedOut(
@@ -198,6 +230,8 @@ class ReceivedMessage(msgspec.Struct, eq=False):
     _settler: Settler
     lease_time: LeaseTime = NO_LEASE
     settled: bool = False
+    is_given_up_with_lease: bool = False
+    """Whether a settlement that fails is tried again only for as long as the lease lasts."""
 
     @property
     def id(self) -> MessageId:
@@ -244,8 +278,11 @@ class ReceivedMessage(msgspec.Struct, eq=False):
 
     def _settle(self, verb: str, **details: object) -> None:
         self.settled = True
+        until_s = self.lease_time.ends_s if self.is_given_up_with_lease else inf
         try:
-            self._settler.settle_one(verb, self.topic, self.group, self.claim(), **details)
+            self._settler.settle_one(
+                verb, self.topic, self.group, self.claim(), until_s=until_s, **details
+            )
         except Conflict:
             raise
         except BaseException:
@@ -270,7 +307,7 @@ def receipts_of(messages: Iterable[ReceivedMessage]) -> list[str]:
 
 
 def settle_many(
-    settler: Settler, verb: str, messages: Iterable[ReceivedMessage], **details: object
+    settler: Settler, verb: str, messages: Iterable[ReceivedMessage], **details: Any
 ) -> Settled:
     """Settle received messages, in one request for each topic and group.
 
@@ -308,11 +345,12 @@ def extend_leases(
     """
     for topic, group, some in by_group(messages):
         length_s = max(message.lease_time.length_s for message in some)
+        until_s = min(message.lease_time.ends_s for message in some)
         receipts = receipts_of(some)
         asked_s = time.monotonic()
         with contextlib.suppress(GoqError):
             settled = settler.settle(
-                "extend", topic, group, receipts, **extend_details(length_s)
+                "extend", topic, group, receipts, until_s=until_s, **extend_details(length_s)
             )
             buffer.extended(some, LeaseTime(length_s, asked_s), settled.failed)
 

@@ -2,7 +2,8 @@
 
 It extends the leases of messages that wait to be yielded, and with ``auto_extend`` those that the
 caller has. It is a thread with connections of its own for both clients: a handler that blocks the
-event loop does not stop it.
+event loop does not stop it. Nor does a node that hangs: a request is sent once, and waits for a
+part of a lease. What failed comes again at the next look.
 
 A caller that has one message for a whole lease may be hung. Then the waiting messages are released
 to other consumers, which costs no attempt. The streams are paused before, or they would bring the
@@ -14,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from goq.client._sync.http import Http
@@ -21,10 +23,12 @@ from goq.client._sync.settlement import Settler, extend_leases, give_back
 from goq.client.cluster_map import ClusterMap
 from goq.client.leases.message_buffer import MessageBuffer
 from goq.client.protocol.request_builder import HttpOptions
+from goq.client.retry import BackoffPolicy
 from goq.errors import GoqError
 
 _CHECKS_PER_LEASE: Final = 6
 _PERIOD_S_MIN, _PERIOD_S_MAX = 0.02, 10.0
+_ANSWER_MS_MIN: Final = 500
 
 
 class PausableStream(Protocol):
@@ -121,6 +125,13 @@ class LeaseKeeper:
         return Settler(self._connection())
 
     def _connection(self) -> Http:
-        if self._http is None:
-            self._http = Http(self._options, 1, self._cluster_map)
-        return self._http
+        """Return the sender, anew where a lease is shorter than those before."""
+        timeout_ms = max(_ANSWER_MS_MIN, int(self._buffer.lease_s_min * 1000 / _CHECKS_PER_LEASE))
+        http = self._http
+        if http is None or timeout_ms < http.options.timeout_ms:
+            if http is not None:
+                http.close()
+            timeout_ms = min(timeout_ms, self._options.timeout_ms)
+            options = replace(self._options, timeout_ms=timeout_ms, retry=BackoffPolicy(0))
+            self._http = http = Http(options, 1, self._cluster_map)
+        return http

@@ -49,6 +49,11 @@ class LeaseTime:
         fresh_s = min(self.length_s * _FRESH_SHARE, _FRESH_S_MAX)
         object.__setattr__(self, "fresh_until_s", self.since_s + fresh_s)
 
+    @property
+    def ends_s(self) -> float:
+        """When the lease may end; never, if nothing is known of it."""
+        return self.since_s + self.length_s if self.length_s else inf
+
     def is_alive(self, now_s: float) -> bool:
         """Return whether the lease certainly lasts."""
         return now_s < self.since_s + self.length_s

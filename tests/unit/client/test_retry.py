@@ -90,3 +90,22 @@ def test_retries_and_their_end_are_logged_once_each(caplog: pytest.LogCaptureFix
         "attempt 2 failed, the next is in 50 ms: broken",
         "a node answered after 3.0 s",
     ]
+
+
+def test_a_request_is_not_sent_again_once_it_is_of_no_use() -> None:
+    time = Time()
+    policy = retry_policy("forever", "forever", None)
+    attempts = RetryAttempts(policy, draw=lambda: 0.5, now_s=lambda: time.now_s, until_s=107)
+    while (pause_s := attempts.pause_s(BROKEN, repeatable=True)) is not None:
+        time.now_s += pause_s
+    assert 105 < time.now_s < 107
+
+
+def test_an_attempt_leaves_time_for_another() -> None:
+    time = Time()
+    policy = BackoffPolicy(10_000)
+    assert attempts_of(policy, time).timeout_ms() is None
+    attempts = RetryAttempts(policy, draw=lambda: 0.5, now_s=lambda: time.now_s, until_s=130)
+    assert attempts.timeout_ms() == 15_000
+    time.now_s = 140  # it is not cut short, though it may be too late
+    assert attempts.timeout_ms() == 5_000
