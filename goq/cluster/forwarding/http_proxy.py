@@ -32,12 +32,13 @@ _HOP_BY_HOP = frozenset(
 class HttpProxy:
     """Forwards requests over connections to the HTTP ports of the other nodes.
 
-    Receives have connections of their own: a stream keeps one for as long as it lasts.
+    Receives have connections of their own, as many as clients may have here: a stream keeps one for
+    as long as it lasts, and one that got none would be deaf to what the other node leads.
     """
 
     def __init__(self, tls: PeerTls | None = None) -> None:
         self._connections = NodeConnections(limits.FORWARD_CONNECTIONS_MAX, tls)
-        self._receiving = NodeConnections(limits.FORWARD_CONNECTIONS_MAX, tls)
+        self._receiving = NodeConnections(limits.CONNECTIONS_MAX, tls)
 
     async def forward(self, url: str, request: Request) -> Response:
         """Return the response of the node at ``url``, which must not forward the request again.
@@ -61,12 +62,12 @@ class HttpProxy:
             timeout_s,
         )
         forwarded = ClientRequest(request.method, parsed, head, request.body, timeouts)
+        connections = self._receiving if _receives(request) else self._connections
         try:
-            connections = self._receiving if _receives(request) else self._connections
             return await _response(await connections.transport(url).stream(forwarded))
         except PoolTimeout:
             raise TooManyRequests(
-                f"this node has {limits.FORWARD_CONNECTIONS_MAX} requests under way at {url}, and"
+                f"this node has {connections.connections_max} requests under way at {url}, and"
                 " no connection is free for more; ask that node itself, or later",
                 retry_after_ms=1000,
             ) from None

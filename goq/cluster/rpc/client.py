@@ -71,7 +71,7 @@ class NodeConnections:
     """HTTP transports to other nodes, one for each URL, each with at most ``connections_max``."""
 
     def __init__(self, connections_max: int, tls: PeerTls | None = None) -> None:
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._tls = tls or PeerTls()
         self._by_url: dict[str, ProtocolTransport] = {}
 
@@ -80,7 +80,7 @@ class NodeConnections:
         transport = self._by_url.get(url)
         if transport is None:
             self._tls.check(url)
-            transport = ProtocolTransport(self._connections_max)
+            transport = ProtocolTransport(self.connections_max)
             self._by_url[url] = transport
         if url.startswith("https:"):
             transport.tls = self._tls.context

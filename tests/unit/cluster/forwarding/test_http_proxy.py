@@ -33,7 +33,8 @@ class _Leader:
 def test_streams_that_have_all_their_connections_leave_those_of_other_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "FORWARD_CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(limits, "FORWARD_CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(limits, "FORWARD_CONNECTION_WAIT_S", 0.05)
 
     async def run() -> Response:
