@@ -2,7 +2,8 @@
 
 Each leader gets a share of the maximum in flight, at least one message. The parts belong to the
 client's connection: when it closes, they close, and messages in flight are ready again, as on a
-standalone node. When leaders change or a part breaks, new parts are opened.
+standalone node. When leaders change or a part breaks, new parts are opened; first those that are
+open give up what exceeds the smaller share.
 
 A part that was open and ends is opened *again*. Its node refuses that once a newer stream of the
 client's session is there, perhaps through another node: then this one is over, as after any other
@@ -28,7 +29,7 @@ from goq.api.codec.leased import ReleaseLeases, read_frames, receipt_of
 from goq.api.codec.messages import json_response
 from goq.api.codec.receive_request import SESSION_ID, parse_session_id
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document
-from goq.api.routing_policy import ALIVE, MERGED_STREAM, REOPENED, STREAM_ID
+from goq.api.routing_policy import ALIVE, MERGED_STREAM, REOPENED, STREAM_ID, Document
 from goq.api.schemas.groups import Receive, StreamOut
 from goq.errors import GoqError, NotLeader
 from goq.http.message import Item, LiveStream, OwnedStream, Request, Response
@@ -253,9 +254,7 @@ class MergedStream:
             except GoqError:
                 self._is_refused = True
                 break
-            for url in [url for url in urls if self._lacks(url, loop.time())]:
-                if self._credit and not (self._ended or self._is_refused):
-                    await self._open_later(url, _shares(self._credit, len(urls))[-1])
+            await self._open_more([url for url in urls if self._lacks(url, loop.time())])
             is_whole = not self._credit or all(url in self._parts for url in urls)
             if not self._is_refused:
                 await asyncio.wait(
@@ -270,6 +269,26 @@ class MergedStream:
         """Return whether a node is to be given a part now; one that ended at once has to wait."""
         return url not in self._parts and now_s - self._opened_s.get(url, -inf) >= _RETRY_S
 
+    async def _open_more(self, urls: Sequence[str | None]) -> None:
+        """Open parts at more nodes, once all shares together fit the maximum in flight."""
+        if self._credit:
+            await self._lower_shares(len(urls))
+        for url in urls:
+            if self._credit and not (self._ended or self._is_refused):
+                await self._open_later(url, self._share_among(len({*self._parts, *urls})))
+
+    async def _lower_shares(self, more: int) -> None:
+        """Lower the shares of the open parts if they leave too little for so many more."""
+        parts = list(self._parts.values())
+        share = self._share_among(len(parts) + more)
+        if sum(part.share for part in parts) + more * share > self._credit:
+            for part in parts:
+                if part.share > share:
+                    await self._grant_part(part, "max_in_flight", share)
+
+    def _share_among(self, parts: int) -> int:
+        return _shares(self._credit, max(1, parts))[-1]
+
     async def _open_later(self, url: str | None, share: int) -> None:
         """Open a part at a node; note if that refuses it for good."""
         with suppress(GoqError):
@@ -283,16 +302,25 @@ class MergedStream:
         shares = _shares(more if maximum is None else maximum, max(1, len(parts)))
         found = []
         for part, share in zip(parts, shares, strict=False):
-            body = msgspec.json.encode({field: share if maximum is None else min(share, maximum)})
-            with suppress(GoqError):
-                answer = await self._fanout.ask(part.url, self._about(part, "PATCH", body))
-                if answer.status == 200:
-                    found.append(decode_document(answer))
-                    part.share, part.record_count = found[-1]["max_in_flight"], 0
+            amount = share if maximum is None else min(share, maximum)
+            granted = await self._grant_part(part, field, amount)
+            if granted is not None:
+                found.append(granted)
         credit = sum(each["max_in_flight"] for each in found)
         self._credit = (credit or self._credit or more) if maximum is None else maximum
         self._wake_following()
         return json_response(StreamOut(self.id, credit, sum(each["in_flight"] for each in found)))
+
+    async def _grant_part(self, part: _Part, field: str, amount: int) -> Document | None:
+        """Grant a part more, or a maximum; return what it has then, None if it cannot be asked."""
+        body = msgspec.json.encode({field: amount})
+        with suppress(GoqError):
+            answer = await self._fanout.ask(part.url, self._about(part, "PATCH", body))
+            if answer.status == 200:
+                granted = decode_document(answer)
+                part.share, part.record_count = granted["max_in_flight"], 0
+                return granted
+        return None
 
     def end(self) -> None:
         """End delivery at all nodes; the consumer keeps the messages in flight."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.api.streams import StreamOfLines, streaming
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
-from tests.support.cluster.stream_reader import group_path, in_flight
+from tests.support.cluster.stream_reader import group_path, in_flight, open_streams
 from tests.support.eventually import eventually
 
 _TOPICS = {"leases that are over": "1s", "leases that go on": "1h"}
@@ -59,6 +59,22 @@ def test_a_stream_at_the_leader_of_all_partitions_goes_on_when_other_nodes_lead(
             assert stream.message()["value"] == leader
 
 
+def test_a_stream_whose_leaders_become_more_shares_its_maximum_anew(
+    cluster: RunningCluster,
+) -> None:
+    topic = "spread"
+    cluster.create(topic, 3)
+    eventually(lambda: all(len(each["in_sync"]) == 3 for each in _partitions(cluster, topic)))
+    _lead(cluster, topic, ["n1", "n1", "n1"])
+    with streaming(cluster.by_name["n1"], topic, max_in_flight=6, visibility="1h") as stream:
+        _lead(cluster, topic, NAMES)
+        eventually(lambda: all(open_streams(node) for node in cluster.nodes))
+        messages = [{"value": "v", "partition": number % 3} for number in range(30)]
+        cluster.nodes[0].call("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+        stream.messages(6)
+        eventually(lambda: _leased(cluster, topic) == [2, 2, 2], seconds=20)
+
+
 def test_life_that_a_consumer_shows_at_one_leader_counts_at_the_others(
     cluster: RunningCluster, topic: str
 ) -> None:
@@ -86,8 +102,18 @@ def test_life_that_a_consumer_shows_at_one_leader_counts_at_the_others(
 
 
 def _partition(cluster: RunningCluster, topic: str) -> Any:
+    return _partitions(cluster, topic)[0]
+
+
+def _partitions(cluster: RunningCluster, topic: str) -> list[Any]:
     shown = cluster.nodes[0].call("GET", f"/v1/cluster?topic={topic}")
-    return shown["topics"][0]["partitions"][0]
+    found: list[Any] = shown["topics"][0]["partitions"]
+    return found
+
+
+def _leased(cluster: RunningCluster, topic: str) -> list[int]:
+    shown = cluster.nodes[0].call("GET", group_path(topic))
+    return [partition["leased"] for partition in shown["partitions"]]
 
 
 def _lead(cluster: RunningCluster, topic: str, leaders: Sequence[str]) -> None:
