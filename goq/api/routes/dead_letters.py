@@ -98,7 +98,7 @@ class DeadLetterRoutes:
                     ),
                 ),
                 errors=_MISSING,
-                routing=ToAllLeaders(_merge, self._topic_of_path),
+                routing=ToAllLeaders(_merge, self._topic_of_path, needs_all=True),
                 needs=READ_DEAD_LETTERS,
             ),
             Route(

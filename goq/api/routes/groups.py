@@ -110,7 +110,7 @@ class GroupRoutes:
                 "List the groups of a topic",
                 answer=GroupsOut,
                 errors=("topic_not_found",),
-                routing=ToAllLeaders(merge_groups),
+                routing=ToAllLeaders(merge_groups, needs_all=True),
                 needs=SEE,
             ),
             Route(
@@ -121,7 +121,7 @@ class GroupRoutes:
                 answer=GroupOut,
                 parameters=(Parameter("as_of", "as it was at this time", TIME),),
                 errors=(*_MISSING, "history_not_retained"),
-                routing=ToAllLeaders(merge_group),
+                routing=ToAllLeaders(merge_group, needs_all=True),
                 needs=DESCRIBE_GROUP,
             ),
             Route(
@@ -173,7 +173,7 @@ class GroupRoutes:
                     Parameter("after", "go on behind this message id", MESSAGE_ID),
                 ),
                 errors=_MISSING,
-                routing=ToAllLeaders(_merge_peeked, self._peeked_topic),
+                routing=ToAllLeaders(_merge_peeked, self._peeked_topic, needs_all=True),
                 needs=PEEK,
             ),
         ]

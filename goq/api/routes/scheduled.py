@@ -88,7 +88,7 @@ class ScheduledRoutes:
                     Parameter("until", "no message that is due at or after this time", TIME),
                 ),
                 errors=("topic_not_found",),
-                routing=ToAllLeaders(merge_by_due_time),
+                routing=ToAllLeaders(merge_by_due_time, needs_all=True),
                 needs=READ,
             )
         ]

@@ -327,7 +327,7 @@ class HistoryRoutes:
                     ),
                 ),
                 errors=("topic_not_found",),
-                routing=ToAllLeaders(merge_history),
+                routing=ToAllLeaders(merge_history, needs_all=True),
                 needs=READ,
             )
         ]

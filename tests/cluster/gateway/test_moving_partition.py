@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster.running_cluster import NAMES, RunningCluster
+from goq import limits
+from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
+from tests.support.eventually import eventually
 
 _MOVING = 2
 
@@ -50,6 +52,29 @@ def test_a_read_of_all_partitions_is_refused(
         for answer in answers:
             assert (answer.status, answer.json["code"]) == (503, "partition_offline")
             assert f"partition {_MOVING} of {moving}" in answer.json["detail"]
+
+
+def test_a_read_of_all_partitions_is_refused_while_one_has_no_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "FORWARD_LEADER_WAIT_S", 0.1)
+    with running_cluster() as cluster:
+        node = cluster.by_name["n1"]
+        node.call("POST", "/v1/topics", {"name": "single", "replication_factor": 1})
+        eventually(lambda: set(cluster.leaders("single")) == set(NAMES))
+        messages = [{"value": "v", "partition": number} for number in range(6)]
+        node.call("POST", "/v1/topics/single/messages", {"messages": messages})
+        taken = node.call("POST", _group("single", "receive"), {"max_messages": 100})["messages"]
+        receipts = {"receipts": [message["receipt"] for message in taken]}
+        node.call("POST", _group("single", "reject"), receipts)
+        eventually(lambda: set(cluster.leaders("single.dlq")) == set(NAMES))
+        cluster.stop("n3")
+        eventually(
+            lambda: None in cluster.leaders("single") and None in cluster.leaders("single.dlq")
+        )
+        for path in ("groups", "groups/g", "groups/g/peek", "dead", "scheduled", "history"):
+            answer = node.request("GET", f"/v1/topics/single/{path}")
+            assert (path, answer.status, answer.json["code"]) == (path, 503, "partition_offline")
 
 
 def test_a_topic_shows_it_as_offline(cluster: RunningCluster, moving: str) -> None:
