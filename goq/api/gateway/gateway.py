@@ -270,7 +270,7 @@ class Gateway:
         return None not in leaders and len(self._local.held(topic)) == len(leaders)
 
     async def _settle(self, request: Request, values: Sequence[str]) -> Response:
-        return await settle(self._fanout, request, values[0])
+        return await settle(self._fanout, request, values[0], self._freshness.catch_up)
 
     async def _change_metadata(self, request: Request, _values: Sequence[str]) -> Response:
         """Carry a change out here; answer when all nodes have followed it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,16 +28,27 @@ _MISTAKES = frozenset({400, 403, 404, 409, 413, 415})
 _ByPartition = dict[int, list[str]]
 
 
-async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
+async def settle(
+    fanout: Fanout, request: Request, topic: str, catch_up: Callable[[], Awaitable[None]]
+) -> Response:
     """Return the number of settled messages, and the receipts that failed with their error codes.
 
     Receipts of a partition whose leader is missing or does not answer fail with that code; the
     others are settled. ``timed_out`` receipts may be settled, all other failed ones are not.
+
+    ``catch_up`` waits for the newest metadata. Raises its error, with nothing settled, if a receipt
+    is of a partition that this node does not know.
     """
+    leaders = fanout.partition_leaders.leaders
     try:
-        fields, left = _fields_of(request, len(fanout.partition_leaders.leaders(topic)))
+        fields, receipts = _fields_of(request)
+        partitions = len(leaders(topic))
     except (TypeError, GoqError):
         return await fanout.answer_here(request)  # which says what is wrong with it
+    if max(receipts) >= partitions:
+        await catch_up()
+        partitions = len(leaders(topic))
+    left = _of_known(receipts, partitions)
     loop = asyncio.get_running_loop()
     until = loop.time() + limits.FORWARD_LEADER_WAIT_S
     settled, failed = 0, list[Document]()
@@ -73,7 +84,7 @@ async def settle(fanout: Fanout, request: Request, topic: str) -> Response:
     return json_response({"settled": settled, "failed": failed})
 
 
-def _fields_of(request: Request, partitions: int) -> tuple[dict[str, Any], _ByPartition]:
+def _fields_of(request: Request) -> tuple[dict[str, Any], _ByPartition]:
     """Return a request's body, and its receipts by partition."""
     fields: dict[str, Any] = json_body(request, dict, keys_bytes_max=KEYS_BYTES_MAX)
     texts = fields.get("receipts")
@@ -81,9 +92,18 @@ def _fields_of(request: Request, partitions: int) -> tuple[dict[str, Any], _ByPa
         raise InvalidInput("say which receipts", field="receipts")
     found: _ByPartition = {}
     for text in texts:
-        number = Receipt.parse(text).partition
-        found.setdefault(number if number < partitions else 0, []).append(text)  # lost anywhere
+        found.setdefault(Receipt.parse(text).partition, []).append(text)
     return fields, found
+
+
+def _of_known(receipts: _ByPartition, partitions: int) -> _ByPartition:
+    """Return receipts by partition; the leader of the first has those of partitions that there are
+    not, which are lost anywhere.
+    """
+    found: _ByPartition = {}
+    for number, texts in receipts.items():
+        found.setdefault(number if number < partitions else 0, []).extend(texts)
+    return found
 
 
 def _by_leader(

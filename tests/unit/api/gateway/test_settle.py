@@ -12,7 +12,7 @@ import pytest
 from goq import limits
 from goq.api.gateway.fanout import Fanout, decode_document
 from goq.api.gateway.settle import settle
-from goq.errors import NotLeader, TimedOut
+from goq.errors import NotLeader, TimedOut, Unavailable
 from goq.http.message import Request, Response
 
 _RECEIPTS = ["2:1:0", "0:1:0", "1:1:0", "0:1:1", "7:1:0"]
@@ -28,6 +28,10 @@ class _Nodes:
         self.led: list[str | None] = ["http://a", "http://b", "http://c"]
         self.here: int | None = None
         """The partition that this node leads, if any."""
+        self.added: list[str | None] = []
+        """The leaders of partitions that this node hears of when it catches up."""
+        self.unknown: Unavailable | None = None
+        """Why this node cannot catch up, if it cannot."""
 
     def leaders(self, _topic: str) -> Sequence[str | None]:
         return self.led
@@ -36,6 +40,11 @@ class _Nodes:
         if self.led[number] is None and number != self.here:
             raise NotLeader("nobody")
         return self.led[number]
+
+    async def catch_up(self) -> None:
+        if self.unknown is not None:
+            raise self.unknown
+        self.led += self.added
 
     async def answer_here(self, _request: Request) -> Response:
         return Response(400, b'{"code":"here"}')
@@ -89,6 +98,21 @@ def test_receipts_of_a_partition_that_nobody_leads_fail_and_the_others_do_not(
     nodes.led[1] = None
     answer = _settled(nodes)
     assert answer == {"settled": 4, "failed": [{"receipt": "1:1:0", "code": "partition_offline"}]}
+
+
+def test_a_receipt_of_a_partition_that_this_node_has_not_heard_of_goes_to_its_leader() -> None:
+    nodes = _Nodes({})
+    nodes.added = ["http://a"] * 4 + ["http://d"]
+    assert _settled(nodes) == {"settled": 5, "failed": []}
+    assert ("http://d", {"receipts": ["7:1:0"]}) in nodes.asked
+
+
+def test_nothing_is_settled_while_a_node_cannot_know_whether_there_is_a_partition() -> None:
+    nodes = _Nodes({})
+    nodes.unknown = Unavailable("cut off")
+    with pytest.raises(Unavailable, match="cut off"):
+        _settled(nodes)
+    assert nodes.asked == []
 
 
 def test_a_mistake_is_answered_as_one() -> None:
@@ -149,4 +173,4 @@ def _settled(nodes: _Nodes, **fields: Any) -> Any:
 def _answer(nodes: _Nodes, body: bytes) -> Any:
     asking: Fanout = nodes  # type: ignore[assignment]
     request = Request("POST", "/", "", {"content-type": "application/json"}, body)
-    return decode_document(asyncio.run(settle(asking, request, "t")))
+    return decode_document(asyncio.run(settle(asking, request, "t", nodes.catch_up)))
