@@ -242,6 +242,7 @@ class NodeServer:
             start_partitions=self._start_partitions,
             archive_config=self.config.archive,
             node_id=config.node_id,
+            is_disk_full=lambda: self._space.is_full,
         )
 
     def _has_format(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -75,12 +76,14 @@ class Broker:
         start_partitions: int = limits.START_PARTITIONS,
         archive_config: ArchiveConfig | None = None,
         node_id: str = "",
+        is_disk_full: Callable[[], bool] = lambda: False,
     ) -> None:
         """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
         replica manager opens the partitions that this node leads. ``remote_target`` finds
         partitions that other nodes lead. With a ``journal_dir`` small writes of all logs share
         the journal there. :meth:`start` opens topics with ``start_partitions`` partitions, and
-        leaves the others to the ``start_queue``."""
+        leaves the others to the ``start_queue``. ``is_disk_full`` returns whether the disk takes
+        only what is vital."""
         self.topics: dict[str, Topic] = {}
         self.start_queue = StartQueue(self._open, start_partitions)
         self.capacity = Capacity(
@@ -108,6 +111,7 @@ class Broker:
         self.metadata = metadata
         self.topics_dir = topics_dir
         self._disk = disk
+        self._is_disk_full = is_disk_full
         self._defaults = defaults
         self._is_member = is_member
         self._remote_target = remote_target
@@ -163,6 +167,7 @@ class Broker:
             self.indexes,
             self.commit_turn,
             self.journal,
+            self._is_disk_full,
         )
         self.retention_manager = RetentionManager(
             self.topics,

@@ -78,6 +78,8 @@ class PartitionContext(msgspec.Struct, frozen=True):
     indexes: IndexCache = msgspec.field(default_factory=IndexCache)
     turn: CommitTurn = msgspec.field(default_factory=CommitTurn)
     journal: NodeJournal | None = None
+    is_disk_full: Callable[[], bool] = lambda: False
+    """Returns whether the disk takes only what is vital."""
 
 
 class PartitionCallbacks(msgspec.Struct, frozen=True):

@@ -6,11 +6,12 @@ The reserve holds ``limits.DISK_RESERVE_BYTES``, less on a small disk. It is mad
 ``limits.DISK_RESERVE_BELOW_BYTES`` is free: no disk fills faster between two checks.
 
 Some writes a node cannot do without: starts, deletes, settings, the Raft log, and the event of a
-trim, which comes before retention deletes. When such a write finds the disk full, a piece of the
-reserve is freed and the write tried again. From then on the *reserve is given up*, and all other
-writes fail as on a full disk, so that they do not take the room. Another process may take a piece;
-``_PIECES`` of them are there. A node that starts without the whole reserve, and without room for
-it, is in the same state. The reserve comes back once there is room for twice its size.
+trim, which comes before retention deletes, or of a deleted group, which may have kept messages.
+When such a write finds the disk full, a piece of the reserve is freed and the write tried again.
+From then on the *reserve is given up*, and all other writes fail as on a full disk, so that they do
+not take the room. Another process may take a piece; ``_PIECES`` of them are there. A node that
+starts without the whole reserve, and without room for it, is in the same state. The reserve comes
+back once there is room for twice its size.
 """
 
 from __future__ import annotations
@@ -110,6 +111,11 @@ class DiskSpace:
     def is_full_now(self) -> bool:
         """Whether the disk has no room at this moment, as measured."""
         return self._measure()[0] < limits.DISK_FULL_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only what is vital finds room, as far as is known."""
+        return self.is_given_up or self.state is SpaceState.FULL
 
     def _set_state(self, state: SpaceState) -> None:
         if state is self.state:

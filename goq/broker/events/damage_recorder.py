@@ -36,7 +36,8 @@ class DamageRecorder:
         self.check_repairable(damage)
         start, end = damage.start_offset, damage.end_offset
         is_known = any(r.start <= start and end <= r.end for r in self._state.corrupt)
-        if not is_known and self._availability.error is None:
+        is_writable = self._availability.error is None and self._writer.has_room
+        if not is_known and is_writable:
             self._writer.record([Corrupted(start, end, damage.reason)])
 
     def check_repairable(self, damage: Damage) -> None:

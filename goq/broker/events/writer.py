@@ -23,7 +23,7 @@ from goq.delivery.events.event import AnyEvent, token_of
 from goq.delivery.events.frame_codec import encode_event_frame
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import EncodedSnapshot
-from goq.errors import GoqError
+from goq.errors import GoqError, StorageFull
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
 
@@ -57,6 +57,7 @@ class EventWriter:
         """The sequence of the event that a rebuild would start with."""
         self._state = state
         self._epoch = context.epoch
+        self._is_disk_full = context.is_disk_full
         self._changes = changes
         self._on_event = on_event
         self._deferred: list[AnyEvent] = []
@@ -93,6 +94,23 @@ class EventWriter:
     def next_token(self) -> int:
         """The token of a lease whose event is recorded next."""
         return token_of(self._epoch, self._next_sequence + len(self._deferred))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk takes events that are not vital, as far as is known.
+
+        An event is applied before it is written. If the disk then refuses it, the partition goes
+        offline, and with it what would make room.
+        """
+        return not self._is_disk_full()
+
+    def check_room(self) -> None:
+        """Raise an error if no event can be accepted now."""
+        self.commit.check_room(0)
+        if not self.has_room:
+            raise StorageFull(
+                "the disk is full; free some space, then send again", retry_after_ms=1000
+            )
 
     def record_later(self, event: AnyEvent) -> None:
         """Apply an event without writing it yet. It is written before the next recorded event.

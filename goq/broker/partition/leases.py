@@ -126,7 +126,7 @@ class Leases:
         """Raise an error if no event can be accepted now."""
         if self._availability.error is not None:
             raise self._availability.error
-        self._writer.commit.check_room(0)
+        self._writer.check_room()
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply and record events, also of other parts; they are durable when the future is done.
@@ -326,7 +326,8 @@ class Leases:
 
     def undo_receive(self, group: str, token: int, spans: Sequence[Span]) -> None:
         """Release leased messages that were never delivered, without counting an attempt."""
-        if group in self._state.groups and self._availability.error is None:
+        is_writable = self._availability.error is None and self._writer.has_room
+        if group in self._state.groups and is_writable:
             event = release_undelivered(
                 self._state, group, token, spans, self._context.clock.wall_ms()
             )
@@ -337,6 +338,8 @@ class Leases:
     def end_lease(self, group: str, token: int, reason: str) -> None:
         """End a lease at once because its consumer is gone; its messages are ready again."""
         self._availability.check()
+        if not self._writer.has_room:
+            return  # it ends at its deadline
         events = expire_lease(self._state, group, token, self._failure_now(group, 0, reason))
         if events:
             self._writer.record(events)

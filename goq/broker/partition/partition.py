@@ -152,11 +152,13 @@ class Partition:
         event = clock_change(self._state, node, now_ms, last_event_us, ahead_of)
         if event is None:
             return
-        if event.lease_shift_ms or event.retry_shift_ms:
+        has_shift = bool(event.lease_shift_ms or event.retry_shift_ms)
+        if has_shift and self._writer.has_room:
             self._writer.record([event])
-            self._timers.arm_all()
         else:  # if lost, the next leader decides as this one did
             self._writer.record_later(event)
+        if has_shift:
+            self._timers.arm_all()
 
     # Availability
 
@@ -414,7 +416,7 @@ class Partition:
         if group in self._state.groups:
             self.availability.check()
             dropped = self._state.groups[group].containers()
-            await self._writer.record([GroupDeleted(group)])
+            await self._writer.record([GroupDeleted(group)], is_vital=True)
             await dispose(dropped)
 
     # Callbacks

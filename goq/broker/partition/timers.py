@@ -2,7 +2,7 @@
 
 The timer is set for the next due time, at most one second ahead. So a wall clock that is set
 forward takes effect within a second. Without due times no timer is set. A timer that fires early
-finds nothing due and is set again.
+finds nothing due and is set again. On a full disk all that is due waits.
 
 A heap has the next time of each group. It may be too early, never too late: then the group has
 nothing due and gets another time. So a partition with many groups looks at those that are due, and
@@ -103,6 +103,9 @@ class Timers:
         if self._availability.error is not None:
             return
         now_ms = self._context.clock.wall_ms()
+        if not self._writer.has_room:
+            self.arm(now_ms + _TIMER_MS_MAX)
+            return
         has_freed = self._mature(now_ms)
         time_slice = TimeSlice()
         while (group := self._pop_due(now_ms)) is not None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -22,6 +23,7 @@ BIG_MESSAGES = 60
 """Together more than the room that the node wants before it takes messages again."""
 WAIT_S = 60.0
 WRITERS = 12
+CONSUMERS = 4
 FULL = "storage_full"
 Disked = tuple[NodeProcess, SmallDisk]
 
@@ -52,6 +54,12 @@ def publish_until_taken(node: NodeProcess) -> bool:
     return True
 
 
+def consume_until(node: NodeProcess, is_over: Event) -> None:
+    """Receive and receive, whatever the node answers."""
+    while not is_over.wait(0.05):
+        node.request("POST", "/v1/topics/t/groups/g/receive", {"wait": "1s", "visibility": "1s"})
+
+
 def health(node: NodeProcess) -> tuple[int, str]:
     answer = node.request("GET", "/healthz")
     return answer.status, answer.json.get("disk", "")
@@ -64,6 +72,8 @@ def metric(node: NodeProcess, name: str) -> float:
 
 def test_a_node_on_a_full_disk_deletes_and_changes_settings_and_tells(node: Disked) -> None:
     process, disk = node
+    group = "/v1/topics/kept/groups/g"
+    assert process.request("POST", f"{group}/receive", {}).status == 200
     disk.fill()
     answer = publish(process, "kept")
     assert (answer.status, answer.json["code"]) == (507, FULL)
@@ -73,6 +83,8 @@ def test_a_node_on_a_full_disk_deletes_and_changes_settings_and_tells(node: Disk
     for _ in range(50):
         assert process.request("PATCH", "/v1/topics/kept", settings).status == 200
     assert publish(process, "kept").json["code"] == FULL, "the reserve is not for messages"
+    assert process.request("POST", f"{group}/receive", {}).json["code"] == FULL
+    assert process.request("DELETE", group).status == 204
     assert process.request("DELETE", "/v1/topics/big").status == 204
     eventually(lambda: health(process)[0] == 200, "the delete makes room", seconds=WAIT_S)
     assert publish(process, "kept").status == 200
@@ -103,10 +115,14 @@ def test_a_shorter_retention_frees_room_on_a_full_disk(tmp_path: Path, restarts:
             process.kill()
             process.start()
         shorter = {"settings": {"retention.bytes": "1MiB"}}
-        with ThreadPoolExecutor(WRITERS) as writers:  # each goes on while the disk is full
-            refused = [writers.submit(publish_until_taken, process) for _ in range(WRITERS)]
+        is_over = Event()
+        with ThreadPoolExecutor(WRITERS + CONSUMERS) as clients:  # each goes on on a full disk
+            consuming = [clients.submit(consume_until, process, is_over) for _ in range(CONSUMERS)]
+            refused = [clients.submit(publish_until_taken, process) for _ in range(WRITERS)]
             assert process.request("PATCH", "/v1/topics/t", shorter).status == 200
             wait(refused)
+            is_over.set()
+            wait(consuming)
         assert [each.result() for each in refused] == [True] * WRITERS
         assert health(process)[0] == 200
         left = [each.stat().st_size for each in folder.glob("topics/*/0/messages/*.log")]

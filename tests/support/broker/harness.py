@@ -325,6 +325,7 @@ async def broker_on(
     topic_parameters: TopicParameters = DEFAULT_PARAMETERS,
     snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
     journaled: bool = False,
+    is_disk_full: Callable[[], bool] = lambda: False,
     **settings: str | int,
 ) -> AsyncIterator[Broker]:
     """Run a broker whose topics lie under ``path``; settings as people write them.
@@ -348,6 +349,7 @@ async def broker_on(
         topic_parameters=topic_parameters,
         snapshot_limits=snapshot_limits,
         journal_dir=path / JOURNAL_DIR if journaled else None,
+        is_disk_full=is_disk_full,
     )
     await broker.start()
     if broker.journal is not None:

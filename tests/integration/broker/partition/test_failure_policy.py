@@ -137,6 +137,47 @@ def test_a_partition_whose_events_were_lost_is_built_anew_from_the_disk(
     run(main())
 
 
+def test_a_partition_on_a_full_disk_stays_open_and_refuses_what_it_could_not_record(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        clock, is_full = ManualClock(), False
+        async with quick_broker_on(tmp_path, clock=clock, is_disk_full=lambda: is_full) as broker:
+            topic = await broker.topic_admin.create("t")
+            await publish(topic, b"a", b"b")
+            (partition,) = topic.partitions
+            held = await topic.receiver.receive("g", options(1, visibility_ms=1000))
+            given = receipts(held, topic.id)
+            await quiet(partition)
+            recorded, is_full = partition.event_end_offset, True
+            for refused in (
+                topic.receiver.receive("g", options()),
+                topic.settler.acknowledge("g", given),
+                topic.settler.nack("g", given, 0, ""),
+                topic.settler.extend("g", given, 10**15),
+                partition.reset("g", 0),
+            ):
+                with pytest.raises(StorageFull):
+                    await refused
+            partition.leases.undo_receive("g", held[0].token, held[0].spans)
+            partition.leases.end_lease("g", held[0].token, "gone")
+            clock.advance_ms(1000)
+            partition._timers._on_time()
+            await quiet(partition)
+            assert partition.event_end_offset == recorded
+            assert topic.partitions[0] is partition
+            assert partition.is_online
+            is_full = False
+            partition._timers._on_time()
+            found = leased(await topic.receiver.receive("g", options()))
+            assert sorted(found) == [(0, 2, b"a"), (1, 1, b"b")]
+            is_full = True
+            await partition.delete_group("g")  # which may be what keeps the disk full
+            assert not partition.group_names
+
+    run(main())
+
+
 def test_a_partition_is_tried_until_there_is_room_to_open_it_and_leaks_nothing(
     tmp_path: Path,
 ) -> None:
