@@ -29,7 +29,7 @@ from goq.cluster.replication.protocol import (
 from goq.cluster.replication.push.protocol import PeerStream, Push, encode_begin, encode_renew
 from goq.cluster.replication.push.receiver import PushReceiver
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
-from goq.errors import GoqError, InvalidFrame
+from goq.errors import GoqError, InvalidFrame, StorageFull
 
 _log = logging.getLogger("goq.cluster")
 _GATHER_S = 0.01
@@ -288,7 +288,7 @@ class Fetcher:
     async def _apply(
         self, follower: FollowerReplica, update: PartitionUpdate, frames: memoryview
     ) -> None:
-        before = follower.position
+        before, truncated = follower.position, list[int]()
         try:
             truncated = follower.truncated_logs(update, frames)
             if truncated:
@@ -304,9 +304,12 @@ class Fetcher:
             self._refused.add(update.key)
             return
         except Exception as error:
-            self._remove(update.key)
-            self._on_failure(update.key, error)
-            return
+            is_full = isinstance(error, StorageFull) and not truncated
+            if not is_full or follower.expired_segment() is None:
+                self._remove(update.key)
+                self._on_failure(update.key, error)
+                return
+            # it makes room with what the leader has deleted, and is asked for again
         if self._followers.get(update.key) is follower:
             if _confirms(update, before):
                 pass  # what was pushed meanwhile is reported by itself

@@ -71,6 +71,7 @@ class Case:
         self.answer: Callable[[FetchRequest], Answer] = lambda _request: ([], b"")
         self.recorded: list[tuple[str, int]] = []
         self.held_s = 0.001  # by a leader without news
+        self.disks: list[SimulatedDisk] = []  # of the followers
         manifest: Any = self
         self.fetcher = Fetcher(
             "b",
@@ -100,6 +101,7 @@ class Case:
 
     def follower(self, number: int) -> FollowerReplica:
         disk = SimulatedDisk(Random(1))
+        self.disks.append(disk)
         logs = PartitionLogs(*(Log.open(Path("/data") / name, disk) for name in ("m", "e")))
         follower = FollowerReplica(key_of(number), EPOCH, logs, lambda log, _offset: log)
         self.fetcher.add(follower)
@@ -312,6 +314,39 @@ def test_segments_that_the_leader_has_deleted_are_told() -> None:
         assert [segment.base_offset for segment in follower.logs.messages.segments] == [0, 2]
         assert case.recorded == [("messages", 0)]
         assert case.expired == [follower]
+
+    run(steps)
+
+
+def test_a_follower_on_a_full_disk_deletes_what_its_leader_has_deleted_and_goes_on() -> None:
+    async def steps(case: Case) -> None:
+        follower = case.follower(0)
+        (disk,) = case.disks
+
+        def answer(request: FetchRequest) -> Answer:
+            if not request.positions:
+                return [], b""
+            end = request.positions[0].ends.messages
+            if end >= 6:
+                return [update_of(0, start=2, end=6)], b""
+            if end == 4 and disk.capacity_bytes is None:
+                disk.capacity_bytes = disk.used_bytes
+            base, start = (end, 0) if end < 4 else (2, 2)  # the first two frames are segments
+            update = LogUpdate(base, start, len(frame(end)))
+            return [PartitionUpdate(follower.key, EPOCH, LogOffsets(0, 0), update, None)], frame(
+                end
+            )
+
+        case.answer = answer
+        await asyncio.sleep(0.5)
+        assert follower.position.ends.messages == 4
+        assert follower in case.expired
+        expired = follower.expired_segment()
+        assert expired is not None
+        follower.delete_segment(*expired)
+        await asyncio.sleep(2)
+        assert follower.position.ends.messages == 6
+        assert case.failures == []
 
     run(steps)
 
