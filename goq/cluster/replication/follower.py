@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +17,8 @@ from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.cluster.replication.repair.lost_gaps import LostGaps
-from goq.errors import InvalidFrame
+from goq.delivery.events.frame_codec import makes_room
+from goq.errors import InvalidFrame, StorageFull
 from goq.frame.header import Attribute, FrameHeader
 from goq.frame.validation import check_body_crc
 from goq.frame.view import FrameView
@@ -175,10 +176,16 @@ class FollowerReplica:
         """
         if update.leader_epoch != self.leader_epoch:
             return
+        refused: StorageFull | None = None
         for which, log_update in enumerate((update.messages, update.events)):
             if log_update is not None:
-                self._apply(which, log_update, frames[: log_update.frame_bytes])
+                try:
+                    self._apply(which, log_update, frames[: log_update.frame_bytes])
+                except StorageFull as error:  # the events may be what makes room
+                    refused = error
                 frames = frames[log_update.frame_bytes :]
+        if refused is not None:
+            raise refused
         self._note_rewrites_and_safe(update)
 
     def note_bounds(self, update: PartitionUpdate) -> None:
@@ -223,7 +230,7 @@ class FollowerReplica:
                 self._epochs[which] = last_epoch(log.reader, log.end_offset)
                 if log.end_offset < first:
                     return
-            sealed = append_replicated(log, views, update.segment_base)
+            sealed = _append(which, log, views, update.segment_base)
             self.on_appended(which, views[-1].header.leader_epoch, sealed)
 
     def _skip(self, which: int, gap: Gap) -> None:
@@ -281,6 +288,16 @@ def _headers(frames: memoryview) -> Iterator[FrameHeader]:
         header = FrameView.parse(frames, position).header
         yield header
         position += header.frame_bytes
+
+
+def _append(which: int, log: Log, views: Sequence[FrameView], segment_base: int) -> Segment | None:
+    """Append frames; a full disk takes events without which no replica could make room."""
+    try:
+        return append_replicated(log, views, segment_base)
+    except StorageFull:
+        if not which or not any(map(makes_room, views)):
+            raise
+        return append_replicated(log, views, segment_base, is_vital=True)
 
 
 def _before_damage(log: Log, offset: int) -> int:

@@ -15,6 +15,7 @@ import msgspec
 
 from goq.delivery.events.event import (
     AnyEvent,
+    GroupDeleted,
     SnapshotGroup,
     SnapshotMarks,
     SnapshotOutboxEntry,
@@ -134,6 +135,14 @@ def begins_snapshot(body: memoryview) -> bool:
 def may_set_start(body: memoryview) -> bool:
     """Return whether a frame may say where the messages start, without decoding its body."""
     return begins_snapshot(body) or _TRIMMED_HEAD in bytes(body)
+
+
+def makes_room(view: FrameView) -> bool:
+    """Return whether a frame has an event that lets messages be deleted: a full disk takes it too.
+
+    Raises ``InvalidFrame``.
+    """
+    return any(isinstance(s.event, Trimmed | GroupDeleted) for s in decode_event_frame(view))
 
 
 def event_weight(event: AnyEvent) -> int:

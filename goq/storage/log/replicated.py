@@ -10,16 +10,19 @@ from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment, WriteBatch
 
 
-def append_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -> Segment | None:
+def append_replicated(
+    log: Log, frames: Sequence[FrameView], segment_base: int, *, is_vital: bool = False
+) -> Segment | None:
     """Append validated frames that the leader has in the segment beginning at ``segment_base``.
 
     The log then has the leader's frames, byte for byte, in the same segments. A segment begins here
     where one begins on the leader, so ``log`` must not roll by itself. The frames are durable on
     return as the log's setting requires; blocks on the disk. Returns the segment that it sealed, if
-    any. Raises ``InvalidFrame``, with the log unchanged, unless the frames follow the log and each
-    other; otherwise as :meth:`Log.write`.
+    any. What ``is_vital`` is written on a full disk too. Raises ``InvalidFrame``, with the log
+    unchanged, unless the frames follow the log and each other; otherwise as :meth:`Log.write`.
     """
     batch = begin_replicated(log, frames, segment_base)
+    batch.is_vital = is_vital
     log.write(batch)
     return log.commit(batch)
 

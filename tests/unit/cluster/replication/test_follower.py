@@ -14,9 +14,13 @@ from goq.cluster.replication.follower import FollowerReplica, LogLock, parse_fra
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate, Position
 from goq.cluster.replication.repair.lost_gaps import LostGaps
-from goq.errors import InvalidFrame
+from goq.delivery.events.event import GroupDeleted, Named, Trimmed
+from goq.delivery.events.frame_codec import encode_event_frame
+from goq.errors import InvalidFrame, StorageFull
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
+from goq.storage.disk import RealDisk
+from goq.storage.disk_space import DiskSpace
 from goq.storage.log.log import Log
 from goq.storage.log.repair import Gap
 from tests.support.storage.disk import SimulatedDisk
@@ -251,3 +255,28 @@ def test_what_begins_anew_is_told_before_as_a_log_that_may_lose_segments() -> No
     assert give(follower_with([frame(0)]), rows) == [0]
     assert give(follower_with([]), [frame(0, removed=[0])]) == []
     assert give(follower_with([frame(0)]), [frame(2)]) == []
+
+
+def test_a_full_disk_takes_the_events_without_which_no_replica_could_make_room(
+    tmp_path: Path,
+) -> None:
+    space = DiskSpace(tmp_path)
+    disk = RealDisk(space=space)
+    logs = PartitionLogs(*(Log.open(tmp_path / name, disk) for name in ("messages", "events")))
+    follower = FollowerReplica(KEY, 1, logs, reopen)
+    space.is_given_up = True
+    for event, is_taken in (
+        (Named(1, "shop"), False),
+        (Trimmed(0), True),
+        (GroupDeleted("g"), True),
+    ):
+        before = logs.events.end_offset
+        view = encode_event_frame([event])
+        header = view.header._replace(base_offset=before, append_time_us=1, leader_epoch=1)
+        both = (frame(0), header.pack() + view.body)
+        updates = (LogUpdate(0, 0, len(each)) for each in both)
+        with pytest.raises(StorageFull):
+            follower.apply(
+                PartitionUpdate(KEY, 1, LogOffsets(0, 0), *updates), memoryview(b"".join(both))
+            )
+        assert (logs.messages.end_offset, logs.events.end_offset) == (0, before + is_taken)
