@@ -27,8 +27,9 @@ class EventLoopThread:
         with self._lock:
             loop = self._runner.get_loop()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, args=(loop,), daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._serve, args=(loop,), daemon=True)
+                thread.start()  # raises where there are no more threads
+                self._thread = thread
         result, error = asyncio.run_coroutine_threadsafe(_outcome(awaitable), loop).result()
         if error is not None:
             raise error

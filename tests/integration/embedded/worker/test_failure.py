@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,6 +14,8 @@ import pytest
 
 import goq
 from goq.client import ReceivedMessage
+from goq.worker.event_loop import EventLoopThread
+from tests.support.client.interrupts import is_done as can_be_done
 from tests.support.client.worker_app import is_done, running, state_of
 from tests.support.eventually import eventually
 
@@ -198,3 +200,39 @@ def test_a_function_may_settle_its_message_itself(
     letters: Any = goq_client.list_dead_letters("own").messages
     assert [letter.raw["reason"] for letter in letters] == ["never"]
     assert [record for record in caplog.records if record.name == "goq.worker"] == []
+
+
+class Awaited:
+    """What a function may return, and no coroutine, which warns if it never runs."""
+
+    def __await__(self) -> Iterator[Any]:
+        yield from asyncio.sleep(0).__await__()
+        return "done"
+
+
+def test_an_event_loop_whose_thread_could_not_start_is_started_for_the_next_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    found: list[object] = []
+    with EventLoopThread(lambda _error: None) as event_loop:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            with pytest.raises(RuntimeError, match="new thread"):
+                event_loop.run(Awaited())
+        assert can_be_done(lambda: found.append(event_loop.run(Awaited())))
+    assert found == ["done"]
+
+
+def test_a_worker_settles_a_message_only_for_as_long_as_it_is_leased(
+    goq_node: goq.Node, goq_client: goq.Client
+) -> None:
+    app = goq.WorkerApp(goq_node.url)
+    given_up: list[bool] = []
+    app.worker("bound", group="g")(lambda m: given_up.append(m.is_given_up_with_lease))
+    goq_client.publish("bound", b"1")
+    with running(app):
+        eventually(is_done(goq_client, "bound"), "it is settled")
+    assert given_up == [True]
