@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeVar
 
 from goq.client._sync.client import Client
 from goq.client._sync.runtime import Monitor
 from goq.client.arguments import FOREVER, Duration
+from goq.client.retry import OnRetry
 from goq.errors import GoqError, UsageError
 from goq.worker.function import ErrorTypes, WorkerFunction, WorkerOptions
 from goq.worker.loop import WorkerLoop
@@ -21,6 +23,7 @@ from goq.worker.loop import WorkerLoop
 F = TypeVar("F", bound=Callable[..., Any])
 _log = logging.getLogger("goq.worker")
 _SIGNAL_CHECK_S: Final = 1.0
+_STOP_RETRIES_S: Final = 5.0
 _WARNED_AFTER_S, _WARNED_EVERY_S = 5.0, 60.0
 
 
@@ -47,7 +50,7 @@ class WorkerApp:
 
     def __init__(self, servers: str | Sequence[str] = "http://127.0.0.1:8080", **options: Any):
         self._servers = servers
-        self._options = {"retries": FOREVER, "on_retry": self._goes_on, **options}
+        self._options = {"retries": FOREVER, **options}
         self._functions: list[WorkerFunction] = []
         self._is_run = threading.Lock()
         self._is_stopping = False  # no Event: a signal handler sets it, maybe while it is being set
@@ -99,9 +102,11 @@ class WorkerApp:
         if not self._is_run.acquire(blocking=False):
             raise UsageError("the app runs already")
         try:
+            chosen = {**self._options, **options}
+            chosen["on_retry"] = partial(self._goes_on, chosen.get("on_retry"))
             with (
                 self._stopped_by_sigterm(),
-                Client(servers or self._servers, **{**self._options, **options}) as client,
+                Client(servers or self._servers, **chosen) as client,
             ):
                 self._run_all(client)
             if self._error is not None:
@@ -127,15 +132,21 @@ class WorkerApp:
             self._wait()
 
     def _start(self, loop: WorkerLoop) -> None:
-        self._loops.add(loop)
         thread = threading.Thread(target=self._run, args=(loop,), name="goq-worker", daemon=True)
         try:
+            self._loops.add(loop)
             thread.start()
-        except RuntimeError:  # no more threads
-            self._loops.discard(loop)
+        except BaseException:  # no more threads, or an interrupt: then it may have begun
+            with self._changed:
+                if not loop.has_begun:
+                    self._loops.discard(loop)
             raise
 
     def _run(self, loop: WorkerLoop) -> None:
+        with self._changed:
+            if loop not in self._loops:
+                return
+            loop.has_begun = True
         try:
             loop.run()
         except BaseException as error:
@@ -161,13 +172,18 @@ class WorkerApp:
             self._error = error
         self.stop()
 
-    def _goes_on(self, error: GoqError, failing_s: float) -> bool:
-        """Return whether to try again; say now and then that workers wait."""
+    def _goes_on(self, on_retry: OnRetry | None, error: GoqError, failing_s: float) -> bool:
+        """Return whether to try a request again; during a stop only for as long as a failover.
+
+        Says now and then that workers wait.
+        """
+        if self._is_stopping and failing_s >= _STOP_RETRIES_S:
+            return False
         now_s = time.monotonic()
         if failing_s >= _WARNED_AFTER_S and now_s - self._warned_s >= _WARNED_EVERY_S:
             self._warned_s = now_s
             _log.warning("no messages for %.0f s, trying again: %s", failing_s, error.detail)
-        return not self._is_stopping
+        return on_retry is None or on_retry(error, failing_s)
 
     @contextmanager
     def _stopped_by_sigterm(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from typing import Final
 from goq import limits
 from goq.client._sync.client import Client
 from goq.client._sync.settlement import ReceivedMessage
+from goq.errors import GoqError
 from goq.worker.event_loop import EventLoopThread
 from goq.worker.function import WorkerFunction
 from goq.worker.handler import Handler
@@ -41,6 +42,8 @@ class WorkerLoop:
         on_exit: Callable[[BaseException], None],
     ) -> None:
         options = function.options
+        self.has_begun = False
+        """Whether its thread runs, or has run."""
         self._client = client
         self._options = options
         self._is_stopping = is_stopping
@@ -75,6 +78,9 @@ class WorkerLoop:
                     self._take(message)
             except _Stopped:
                 pass
+            except GoqError:  # also where a stop ends the retries of a request
+                if not self._is_stopping():
+                    raise
             finally:
                 messages.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 import goq
 from goq.errors import UsageError
+from goq.worker import app as worker_app
 from tests.support.client.worker_app import is_done, running, state_of
 from tests.support.eventually import eventually
 
@@ -136,3 +138,103 @@ def test_an_app_runs_once_at_a_time(goq_node: goq.Node, goq_client: goq.Client) 
         with pytest.raises(UsageError, match="runs already"):
             app.run()
     assert errors == []
+
+
+class StopsAtFirstRetry(logging.Handler):
+    """Stops an app as soon as its client tells of a request that it tries again."""
+
+    def __init__(self, app: goq.WorkerApp) -> None:
+        super().__init__(logging.INFO)
+        self.has_stopped = threading.Event()
+        self._app = app
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._app.stop()
+        self.has_stopped.set()
+
+
+def test_a_stop_while_no_node_answers_ends_the_run_without_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_app, "_STOP_RETRIES_S", 0.0)
+    app = goq.WorkerApp("http://127.0.0.1:1")
+    app.worker("orders", group="g")(print)
+    logger, stops = logging.getLogger("goq.client"), StopsAtFirstRetry(app)
+    monkeypatch.setattr(logger, "handlers", [stops])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    with running(app) as errors:
+        assert stops.has_stopped.wait(30)
+    assert errors == []
+
+
+def test_a_stop_ends_the_retries_of_a_program_that_is_told_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_app, "_STOP_RETRIES_S", 0.0)
+    told: list[goq.GoqError] = []
+
+    def on_retry(error: goq.GoqError, _failing_s: float) -> bool:
+        told.append(error)
+        return True
+
+    with goq.Node.temporary() as node, node.client() as client:
+        client.publish("orders", b"1")
+        app = goq.WorkerApp(node.url, on_retry=on_retry)
+
+        @app.worker("orders", group="g", visibility="1h")
+        def work(_: bytes) -> None:
+            node.close()
+            eventually(lambda: told, "the loop misses its node")
+            app.stop()
+
+        with running(app) as errors:
+            eventually(lambda: told, "it was told")
+    assert errors == []
+
+
+def test_a_message_that_is_done_during_a_stop_is_acknowledged_by_a_node_that_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_app, "_STOP_RETRIES_S", 60.0)
+    nodes = [goq.Node(tmp_path / "data")]
+    address = nodes[0].url.removeprefix("http://")
+    app = goq.WorkerApp(nodes[0].url)
+    back = threading.Thread(
+        target=lambda: nodes.append(goq.Node(tmp_path / "data", listen=address))
+    )
+
+    @app.worker("orders", group="g", visibility="1h")
+    def work(_: bytes) -> None:
+        nodes[0].close()
+        app.stop()
+        back.start()
+
+    with nodes[0].client() as client:
+        client.publish("orders", b"1")
+    app.run()
+    back.join()
+    with nodes[1], nodes[1].client() as client:
+        assert state_of(client, "orders") == (0, 0, 0)
+
+
+def test_an_interrupt_before_a_worker_has_begun_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = goq.WorkerApp("http://127.0.0.1:1")
+    app.worker("orders", group="g")(print)
+    start = threading.Thread.start
+
+    def start_others(thread: threading.Thread) -> None:
+        if thread.name == "goq-worker":
+            raise KeyboardInterrupt
+        start(thread)
+
+    def run() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            app.run()
+
+    running_it = threading.Thread(target=run, daemon=True)
+    monkeypatch.setattr(threading.Thread, "start", start_others)
+    running_it.start()
+    running_it.join(30)
+    assert not running_it.is_alive()
