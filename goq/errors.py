@@ -286,7 +286,7 @@ class Unavailable(GoqError):
 
 
 class ArchiveUnreachable(Unavailable):
-    """The archive may not be read, or its object store does not answer; nothing is lost."""
+    """The archive may not be read, its store does not answer, or another node has it; not lost."""
 
     code = "archive_unreachable"
 

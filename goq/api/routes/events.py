@@ -88,6 +88,7 @@ class EventRoutes:
         if query_flag(request, "include_deleted"):
             whole = tiered_logs(self._broker.archive, partition).events
         reader, end = whole or partition.event_reader, partition.event_end_offset
+        stop = end if whole is None else whole.read_end(asked, end)
         start = reader.segments[0].base_offset
         offset = max(start, asked)
         most_bytes = limits.READ_BYTES_MAX
@@ -95,7 +96,7 @@ class EventRoutes:
             most_bytes = (
                 limits.BACKGROUND_PIECE_BYTES if as_frames else limits.BACKGROUND_JSON_BYTES
             )
-        read = partial(reader.read, offset, end, messages_max=limit, bytes_max=most_bytes)
+        read = partial(reader.read, offset, stop, messages_max=limit, bytes_max=most_bytes)
         work = partial(_read, read, as_frames=as_frames)
         if background:
             reading, stored, damaged = await self._broker.background.run(work)

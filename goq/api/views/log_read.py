@@ -148,15 +148,15 @@ class _Piece:
             limit = min(limit, bounds.messages_max)
         bytes_max = min(bounds.bytes_max, asked.bytes_max or bounds.bytes_max)
         bounds = bounds._replace(messages_max=limit, bytes_max=bytes_max)
-        reader, start = partition.message_reader, asked.offset
+        reader, start, stop = partition.message_reader, asked.offset, end
         tiered: TieredLogReader | None = None
         if asked.archive is not None:
-            tiered, start, end = asked.archive.open_reader(partition, start, end)
+            tiered, start, end, stop = asked.archive.open_reader(partition, start, end)
             reader = tiered
         self.end = end
-        self.reading = read_time_range(reader, asked.times, start, end, bounds)
+        self.reading = read_time_range(reader, asked.times, start, stop, bounds)
         self._asked = asked
-        self._parts, self._next = _cut(self.reading, start, end, limit)
+        self._parts, self._next = _cut(self.reading, start, stop, limit)
         if asked.without:
             self._parts, self._next = _bounded(self._parts, self._next)
         self._deleted = tiered.gaps(start, self._next) if tiered is not None else []

@@ -43,6 +43,13 @@ from goq.storage.scanner import Damage
 
 T = TypeVar("T")
 _NICENESS = 10
+WhyAbsent = Callable[[PartitionId, str, int, int], str]
+"""Returns why messages of a log between two offsets that are neither live nor archived here may be
+elsewhere; "" if they are gone. A cluster sets it; any thread may call."""
+
+
+def _gone(_identity: PartitionId, _log: str, _start: int, _end: int) -> str:
+    return ""
 
 
 class Archiver:
@@ -72,6 +79,7 @@ class Archiver:
         self._clock = clock
         self.segments = ArchivedSegments(root, self.disk)
         self._writer = ArchiveWriter(self._disk)
+        self.why_absent: WhyAbsent = _gone
         self._damage: dict[tuple[PartitionId, str], list[Damage]] = {}
         self._lock = asyncio.Lock()
         self._mover = executor or ThreadPoolExecutor(1, "goq-store", initializer=_lower_priority)

@@ -12,19 +12,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.delivery.events.event import SnapshotStarted, Trimmed
 from goq.delivery.events.frame_codec import decode_event_frame, may_set_start
-from goq.errors import InvalidFrame
+from goq.errors import ArchiveUnreachable, InvalidFrame
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.log.time_lookup import end_offset_at, read_backward, retry_deleted
 from goq.storage.node_db import ArchiveRow
 from goq.storage.scanner import BadRegion, Damage
+
+_RETRY_MS: Final = 1000
 
 
 class TieredLogReader(LogReader):
@@ -96,6 +98,27 @@ class TieredLogReader(LogReader):
         between = ((a.end_offset, b.base_offset) for a, b in pairwise(segments))
         return [(max(a, start), min(b, end)) for a, b in between if max(a, start) < min(b, end)]
 
+    def read_end(self, start: int, end: int) -> int:
+        """Return where a read from ``start`` to ``end`` has to end.
+
+        It passes over what is gone, and stops before what another node may have. Raises
+        ``ArchiveUnreachable`` if it begins there.
+        """
+        first = min(max(start, self.start_offset), end)
+        for gap in ((start, first), *self.gaps(start, end)):
+            reason = ""
+            if gap[0] < gap[1]:
+                reason = self._archive.why_absent(self._identity, self._log, *gap)
+            if reason and gap[0] > start:
+                return gap[0]
+            if reason:
+                raise ArchiveUnreachable(
+                    f"offsets {gap[0]} to {gap[1] - 1} of {self._identity} are not in the archive"
+                    f" here: {reason}; try again",
+                    retry_after_ms=_RETRY_MS,
+                )
+        return end
+
     def first_archived_after(self, time_us: int) -> int:
         """Return the first offset that was archived after a time, else the first live one."""
         start_offset = self.live.segments[0].base_offset
@@ -116,14 +139,18 @@ class ArchiveView(NamedTuple):
 
     def open_reader(
         self, partition: Partition, offset: int, end_offset: int
-    ) -> tuple[TieredLogReader, int, int]:
-        """Return a reader of messages and the offsets to read within. Blocks on the disk."""
+    ) -> tuple[TieredLogReader, int, int, int]:
+        """Return a reader of messages, the offsets to read within, and where this read has to end.
+
+        Blocks on the disk. Raises ``ArchiveUnreachable``.
+        """
         logs = tiered_logs(self.archive, partition)
         reader = logs.messages
         if self.as_of_us is not None:
             offset = max(offset, logs.start_offset_at(self.as_of_us))
             end_offset = reader.offset_for_time(self.as_of_us + 1, end_offset)
-        return reader, max(offset, reader.start_offset), end_offset
+        stop = reader.read_end(offset, end_offset)
+        return reader, max(offset, reader.start_offset), end_offset, stop
 
 
 class TieredLogs(NamedTuple):

@@ -13,10 +13,12 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from goq import limits
+from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica
@@ -61,18 +63,35 @@ def decode_archive_request(data: bytes | memoryview) -> ArchiveRequest:
     return request
 
 
+class _Absent(NamedTuple):
+    """A segment that another node has archived, and of which this node lacks some or all."""
+
+    node: str
+    which: int
+    row: ArchiveRow
+
+
 class _SyncState:
     """The state of the archive of one replica."""
 
     def __init__(self) -> None:
+        self.looked_to: tuple[int, ...] | None = None
+        """Where the live logs began when others were last asked."""
         self.complete_to: tuple[int, ...] | None = None
-        """Where the live logs began when all sources had been asked."""
+        """Where they began when all sources had given what they have."""
+        self.absent: Sequence[_Absent] = ()
+        self.failures: Sequence[Exception] = ()
+        """Why some sources did not tell what they have."""
+        self.is_due = False
         self.retry_at_s = 0.0
         self.pause_s = _PAUSE_S_MIN
 
 
 class ArchiveSync:
-    """Completes the archives of a node's replicas, one after the other."""
+    """Completes the archives of a node's replicas, one after the other.
+
+    Until then it tells readers what is not gone, and only missing here.
+    """
 
     def __init__(
         self,
@@ -92,35 +111,107 @@ class ArchiveSync:
         self._call = call
         self._check_interval_s = check_interval_s
         self._states: dict[PartitionKey, _SyncState] = {}
+        archive.why_absent = self.why_absent
 
     async def run(self) -> None:
         """Copy what is missing, again and again, until cancelled."""
         while True:
             await asyncio.sleep(self._check_interval_s)
-            replicas = list(self._replicas)
-            for key in self._states.keys() - {replica.key for replica in replicas}:
-                del self._states[key]
+            await self.run_once()
+
+    async def run_once(self) -> None:
+        """Ask for what is missing in all archives, then copy it: that may take long."""
+        replicas = list(self._replicas)
+        for key in self._states.keys() - {replica.key for replica in replicas}:
+            del self._states[key]
+        for work in (self._look, self._copy):
             for replica in replicas:
                 with suppress(TopicNotFound):  # the topic is being deleted
-                    await self._sync_replica(replica)
+                    await work(replica)
 
-    async def _sync_replica(self, replica: Replica) -> None:
+    def why_absent(self, identity: PartitionId, log: str, start: int, end: int) -> str:
+        """Return why messages that are neither live nor archived here may be elsewhere, or "".
+
+        Any thread may call.
+        """
+        key = PartitionKey(identity.topic, identity.topic_id, identity.number)
+        with suppress(TopicNotFound):
+            if not self._settings_of(key.topic).archive:
+                return ""
+        state, which = self._states.get(key), LOGS.index(log)
+        if state is None or state.looked_to is None or state.looked_to[which] < end:
+            return "this node has yet to ask the others for what they have archived"
+        for each in state.absent:
+            if each.which == which and each.row.base_offset < end and start < each.row.end_offset:
+                return f"{each.node} has archived them, and this node has yet to copy them"
+        return ""
+
+    async def _look(self, replica: Replica) -> None:
+        """Ask other nodes for what is missing here."""
         is_archived, open_logs = self._settings_of(replica.key.topic).archive, replica.open_logs
         if open_logs is None or not is_archived:
             return
-        state, now_s = self._states.setdefault(replica.key, _SyncState()), _now_s()
+        state, key = self._states.setdefault(replica.key, _SyncState()), replica.key
         starts = tuple(log.start_offset for log in open_logs.logs)
-        if now_s < state.retry_at_s or not self._may_be_incomplete(replica.key, state, starts):
+        if not self._may_be_incomplete(key, state, starts):
+            state.looked_to = starts
             return
+        if _now_s() < state.retry_at_s and state.looked_to == starts:
+            return
+        absent: list[_Absent] = []
         failures: list[Exception] = []
         for which, start_offset in enumerate(starts):
-            failures += await self._complete(replica, which, start_offset)
+            for node in self._sources(replica):
+                try:
+                    rows = await self._rows_of(node, key, which)
+                except (GoqError, OSError) as error:
+                    failures.append(error)
+                    rows = [e.row for e in state.absent if (e.node, e.which) == (node, which)]
+                absent += [
+                    _Absent(node, which, row)
+                    for row in rows
+                    if self._is_missing(key, row, start_offset)
+                ]
+        state.absent, state.failures = absent, failures
+        state.looked_to, state.is_due = starts, True
+
+    async def _rows_of(self, node: str, key: PartitionKey, which: int) -> list[ArchiveRow]:
+        """Return what a node has archived of a log, as rows of this node."""
+        start, found = 0, list[ArchiveRow]()
+        while rows := decode_rows(await self._call(node, ArchiveRequest(key, which, start))):
+            found += [
+                row._replace(topic=key.folder, partition=key.number, log=LOGS[which])
+                for row in rows
+            ]
+            start = rows[-1].base_offset + 1
+        return found
+
+    async def _copy(self, replica: Replica) -> None:
+        """Copy what was found to be missing; a segment that cannot be had keeps no other here."""
+        state, key = self._states.get(replica.key), replica.key
+        if state is None or not state.is_due or state.looked_to is None:
+            return
+        failures, silent = [*state.failures], set[str]()
+        for each in list(state.absent):
+            is_missing = self._is_missing(key, each.row, state.looked_to[each.which])
+            if each.node in silent or not is_missing:
+                continue
+            try:
+                await self._fetch(each.node, key, each.which, each.row)
+            except (CorruptData, NotFound) as error:
+                failures.append(error)
+                state.absent = [other for other in state.absent if other is not each]
+            except (GoqError, OSError) as error:
+                failures.append(error)
+                silent.add(each.node)
+        state.is_due = False
+        state.absent = [each for each in state.absent if each.node in silent]
         if failures:
-            _log.info("the archive of %s is not complete here yet: %s", replica.key, failures[0])
+            _log.info("the archive of %s is not complete here yet: %s", key, failures[0])
             state.retry_at_s = _now_s() + state.pause_s
             state.pause_s = min(2 * state.pause_s, _PAUSE_S_MAX)
             return
-        state.complete_to, state.pause_s = starts, _PAUSE_S_MIN
+        state.complete_to, state.pause_s = state.looked_to, _PAUSE_S_MIN
 
     def _may_be_incomplete(
         self, key: PartitionKey, state: _SyncState, starts: tuple[int, ...]
@@ -137,36 +228,6 @@ class ArchiveSync:
             start > before and not is_covered(rows(log), max(before, expired_to(log)), start)
             for log, before, start in zip(LOGS, state.complete_to, starts, strict=True)
         )
-
-    async def _complete(
-        self, replica: Replica, which: int, start_offset: int
-    ) -> Sequence[Exception]:
-        """Copy what any source has of a log before its live part begins; ask them all.
-
-        Returns why some did not give all that they have.
-        """
-        failures: list[Exception] = []
-        for node in self._sources(replica):
-            try:
-                await self._fetch_all(node, replica.key, which, start_offset)
-            except (GoqError, OSError) as error:
-                failures.append(error)
-        return failures
-
-    async def _fetch_all(self, node: str, key: PartitionKey, which: int, start_offset: int) -> None:
-        """Copy what a node has. A segment that it cannot give whole keeps no other from coming."""
-        start, failure = 0, None
-        while rows := decode_rows(await self._call(node, ArchiveRequest(key, which, start))):
-            for row in rows:
-                mine = row._replace(topic=key.folder, partition=key.number, log=LOGS[which])
-                if self._is_missing(key, mine, start_offset):
-                    try:
-                        await self._fetch(node, key, which, mine)
-                    except (CorruptData, NotFound) as error:
-                        failure = error
-            start = rows[-1].base_offset + 1
-        if failure is not None:
-            raise failure
 
     def _is_missing(self, key: PartitionKey, row: ArchiveRow, start_offset: int) -> bool:
         """Whether a segment has something that is missing here and overlaps no whole segment.

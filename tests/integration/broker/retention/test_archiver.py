@@ -15,10 +15,12 @@ import pytest
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
+from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.retention_manager import RetentionManager
 from goq.broker.retention.tiered_log import ArchiveView, TieredLogReader, tiered_logs
 from goq.broker.search.partition_search import MessageQuery
+from goq.client import Client
 from goq.clock import ManualClock
 from goq.errors import GoqError, PartitionOffline
 from goq.frame.view import FrameView
@@ -39,6 +41,8 @@ from tests.support.broker.harness import (
 )
 from tests.support.broker.partition_internals import event_log, message_log
 from tests.support.eventually import until
+from tests.support.node.archive import publish_segments, retire
+from tests.support.node.running_node import running_node
 from tests.support.paths import topic_dir
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 
@@ -517,7 +521,7 @@ def test_a_snapshot_has_the_segment_that_was_being_archived_at_its_time(
             assert [len(then) for _, then in kept] == [4, 3, 2, 1, 0]
             for time_us, then in kept:
                 past = ArchiveView(broker.archive, time_us)
-                reader, start, end = past.open_reader(partition, 0, partition.end_offset)
+                reader, start, end, _ = past.open_reader(partition, 0, partition.end_offset)
                 assert values_of(reader.read(start, end).frames) == then
 
     run(main())
@@ -547,12 +551,44 @@ def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Pa
             assert [len(then) for _, then in kept] == [1, 2, 3, 3, 4, 5, 3, 4]
             for time_us, then in kept:
                 past = ArchiveView(broker.archive, time_us)
-                reader, start, end = past.open_reader(partition, 0, partition.end_offset)
+                reader, start, end, _ = past.open_reader(partition, 0, partition.end_offset)
                 assert values_of(reader.read(start, end).frames) == then
-                _, start, _ = past.open_reader(partition, start + 1, end)
+                _, start, _, _ = past.open_reader(partition, start + 1, end)
                 assert values_of(reader.read(start, end).frames) == then[1:]
             past = ArchiveView(broker.archive, kept[0][0] - 2 * HOUR_MS * 1000)
-            _, start, end = past.open_reader(partition, 0, partition.end_offset)
+            _, start, end, _ = past.open_reader(partition, 0, partition.end_offset)
             assert start == end == 0
 
     run(main())
+
+
+def test_pages_of_messages_and_events_end_before_what_another_node_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def why(_identity: PartitionId, log: str, start: int, end: int) -> str:
+        return "n2 has them" if log == "messages" and start < 3 and end > 2 else ""
+
+    with running_node(tmp_path, defaults={"topic": {"partitions": 1}}) as node:
+        with Client(node.url) as q:
+            q.create_topic("t")
+        publish_segments(node, "t", range(6))
+        retire(node, "t", archive=True)
+        broker = node.node.broker
+        assert broker is not None
+        topic = broker.topic("t")
+        rows = broker.archive.segments.rows(topic.partitions[0].identity, "messages")
+        node.on_loop(lambda: broker.archive.segments.expire(topic.folder, [rows[2]]))
+        broker.archive.why_absent = why
+        path = "/v1/topics/t/messages?partition=0&include_deleted=true&offset="
+        page = node.call("GET", path + "0")
+        assert ([m["offset"] for m in page["messages"]], page["next"], page["end"]) == (
+            [0, 1],
+            2,
+            6,
+        )
+        refused = node.request("GET", path + "2")
+        assert (refused.status, refused.json["code"]) == (503, "archive_unreachable")
+        assert [m["offset"] for m in node.call("GET", path + "3")["messages"]] == [3, 4, 5]
+        monkeypatch.setattr(TieredLogReader, "read_end", lambda *_: 2)
+        events = node.call("GET", "/v1/topics/t/events?partition=0&include_deleted=true")
+        assert events["next"] == 2

@@ -15,7 +15,7 @@ from goq.broker.retention.archiver import Archiver, find_expired
 from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
-from goq.errors import CorruptData, Unavailable
+from goq.errors import ArchiveUnreachable, CorruptData, Unavailable
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import ArchiveRow
@@ -342,6 +342,33 @@ def test_segments_that_were_deleted_without_an_archive_are_gaps() -> None:
         unbroken = reader_of(node, is_unbroken=True)
         assert unbroken.start_offset == 6
         assert [offset for offset, _ in values_of(unbroken, 0, 15)] == list(range(6, 15))
+
+    on_node(test)
+
+
+def test_a_read_ends_before_what_another_node_may_have_and_passes_over_what_is_gone() -> None:
+    async def test(node: Node) -> None:
+        segments = node.segments(ONE)
+        await node.archive.archive_segment(ONE, "messages", segments[1])
+        log = node.logs[ONE, "messages"]
+        log.remove(log.detach_before(9))
+        reader, elsewhere = reader_of(node), (0, 0)
+        assert reader.read_end(0, 15) == 15
+
+        def why(_identity: PartitionId, _log: str, start: int, end: int) -> str:
+            return "n2 has them" if start < elsewhere[1] and elsewhere[0] < end else ""
+
+        node.archive.why_absent = why
+        elsewhere = (6, 9)
+        assert reader.read_end(0, 15) == 6
+        assert reader.read_end(9, 15) == 15
+        for start in (6, 8):
+            with pytest.raises(ArchiveUnreachable, match="n2 has them"):
+                reader.read_end(start, 15)
+        elsewhere = (0, 2)
+        assert reader.read_end(2, 15) == 15
+        with pytest.raises(ArchiveUnreachable, match="offsets 1 to 2"):
+            reader.read_end(1, 15)
 
     on_node(test)
 

@@ -98,8 +98,7 @@ def rows(node: Node, log: str = "messages") -> list[ArchiveRow]:
 async def completed(lacking: Node, full: Node, broken: bytes | None = None) -> None:
     """Let one node look once for what it lacks."""
     archives = lacking.follows({"full": full.follows({})}, broken)
-    for replica in archives._replicas:
-        await archives._sync_replica(replica)
+    await archives.run_once()
 
 
 async def two_nodes() -> tuple[Node, Node]:
@@ -156,19 +155,18 @@ def test_an_archive_that_is_complete_asks_again_only_for_what_it_did_not_archive
             return await answer(node, request)
 
         archives._call = count
-        (replica,) = archives._replicas
-        await archives._sync_replica(replica)
+        await archives.run_once()
         assert rows(lacking) == rows(full)
         complete = len(asked)
-        await archives._sync_replica(replica)
+        await archives.run_once()
         lacking.publish(2)
         await lacking.retire(1)
-        await archives._sync_replica(replica)
+        await archives.run_once()
         assert len(asked) == complete
         lacking.publish(2)
         messages = lacking.logs.messages
         messages.remove(messages.detach_before(messages.segments[-1].base_offset))
-        await archives._sync_replica(replica)
+        await archives.run_once()
         assert len(asked) > complete
 
     asyncio.run(run())
@@ -211,6 +209,39 @@ def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
     asyncio.run(run())
 
 
+def test_what_is_missing_here_is_told_apart_from_what_is_gone_until_it_is_copied() -> None:
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        source, is_away = full.follows({}), True
+        archives = lacking.follows({"full": source})
+        answer = archives._call
+
+        async def ask(node: str, request: ArchiveRequest) -> bytes:
+            if is_away and request.is_file:
+                raise Unavailable("it does not answer")
+            return await answer(node, request)
+
+        archives._call = ask
+        end = lacking.logs.messages.start_offset
+        assert "has yet to ask" in archives.why_absent(KEY.identity, "messages", 0, end)
+        for _ in range(2):
+            await archives.run_once()
+            assert archives.why_absent(KEY.identity, "messages", 3, 4).startswith(
+                "full has archived"
+            )
+            assert archives.why_absent(KEY.identity, "events", 3, 4).startswith("full has archived")
+            archives._states[KEY].retry_at_s = 0
+        assert "has yet to ask" in archives.why_absent(KEY.identity, "messages", end, end + 1)
+        is_away = False
+        full.disk.flip(full.archive.segments.file_of(rows(full)[0]), 30, 1)
+        await archives.run_once()
+        assert archives.why_absent(KEY.identity, "messages", 0, end) == "", "nobody has it whole"
+        lacking.settings = TopicSettings()
+        assert archives.why_absent(KEY.identity, "messages", 0, 2 * end) == ""
+
+    asyncio.run(run())
+
+
 def test_a_damaged_segment_keeps_no_later_one_from_being_copied() -> None:
     async def run() -> None:
         full, lacking = await two_nodes()
@@ -227,8 +258,7 @@ def test_what_has_expired_is_not_copied_again_from_a_node_that_still_has_it() ->
         full, lacking = await two_nodes()
         archives = lacking.follows({"full": full.follows({})})
         archives._sources = lambda _: ["full"]
-        (replica,) = archives._replicas
-        await archives._sync_replica(replica)
+        await archives.run_once()
         lacking.publish(2)
         await lacking.retire(1)
         await lacking.archive.expire("t", TopicSettings(total_bytes=0), 0, {})
@@ -238,10 +268,10 @@ def test_what_has_expired_is_not_copied_again_from_a_node_that_still_has_it() ->
         await lacking.retire(1)
         archived_here = rows(lacking)
         assert archived_here
-        await archives._sync_replica(replica)
+        await archives.run_once()
         assert rows(lacking) == archived_here
         archives._states.clear()  # another node has to be asked
-        await archives._sync_replica(replica)
+        await archives.run_once()
         assert rows(lacking) == archived_here
 
     asyncio.run(run())
