@@ -93,7 +93,10 @@ async def problems_of(broker: Broker, topics: Sequence[Topic]) -> list[ProblemOu
 
 def _archive_problems(broker: Broker) -> Iterator[ProblemOut]:
     """Yield the damage that reads have found in archived segments."""
-    advice = "put the file back from a backup; goq doctor --verify checks all archived segments"
+    advice = (
+        "put the file or its object back from a backup, then restart the node; goq doctor --verify"
+        " checks all archived segments"
+    )
     for identity, log, damage in broker.archive.damaged():
         more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""
         what = f"archived {log} of {identity}"
