@@ -116,6 +116,21 @@ def test_a_missing_object_is_missing_and_takes_no_room(tmp_path: Path, store: Me
     assert cache.size_bytes == 0
 
 
+def test_a_bucket_that_is_not_there_is_no_damage(
+    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the answer to a read tells a missing bucket from a missing object."""
+    cache, stored = cache_in(tmp_path, store), store.put(1)
+
+    def missing(path: Path) -> int:
+        raise FileNotFoundError(2, "none", str(path))
+
+    store.is_down = True
+    monkeypatch.setattr(store, "size", missing)
+    with pytest.raises(ArchiveUnreachable, match="no answer"):
+        cache.fetch(URL, stored)
+
+
 @pytest.mark.parametrize(
     ("stored_bytes", "pieces"), [(250, [100, 100, 50]), (200, [100, 100]), (130, [100, 30])]
 )
