@@ -104,6 +104,7 @@ class Broker:
             defaults=NewTopicDefaults(defaults, partitions),
             auto_create=auto_create,
             is_member=is_member,
+            is_disk_full=self._refuses_new,
         )
         self.group_admin: GroupAdmin
         self.audit_log = AuditLog(self.topic_admin.audit_topic, lambda: metadata.may_audit)
@@ -177,7 +178,9 @@ class Broker:
             replica_start_offset=self._replica_start_offset,
             clock_path=self.topics_dir.with_name(FILE_NAME),
         )
-        self.group_admin = GroupAdmin(self.metadata, self.capacity, self._on_topic_change)
+        self.group_admin = GroupAdmin(
+            self.metadata, self.capacity, self._on_topic_change, self._refuses_new
+        )
         loader = TopicLoader(
             self.topics_dir,
             self.metadata,
@@ -209,6 +212,10 @@ class Broker:
         self.archive.start(self._tasks)
         self._retention_task = self._tasks.start(self.retention_manager.run())
         self.compaction_manager.start(self._tasks)
+
+    def _refuses_new(self) -> bool:
+        """Whether the disk has no room for new topics and groups, which a cluster keeps itself."""
+        return self._is_disk_full() and not self._is_member
 
     async def _open(self, row: TopicRow) -> Topic:
         return await self.topic_admin.open(row, skip_failed=True)

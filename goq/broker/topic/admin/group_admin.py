@@ -14,24 +14,34 @@ from goq.broker.metadata import MetadataStore
 from goq.broker.topic.admin.capacity import Capacity
 from goq.broker.topic.topic import Topic
 from goq.config.topic import flatten
-from goq.errors import GoqError, outcome_unknown, raise_failures
+from goq.errors import GoqError, StorageFull, outcome_unknown, raise_failures
 from goq.model import check_name
 
 
 class GroupAdmin:
-    """Changes the groups of topics. ``on_change`` is called once the topic has followed."""
+    """Changes the groups of topics. ``on_change`` is called once the topic has followed.
+
+    None is stored at its first use while ``is_disk_full``.
+    """
 
     def __init__(
-        self, metadata: MetadataStore, capacity: Capacity, on_change: Callable[[Topic], None]
+        self,
+        metadata: MetadataStore,
+        capacity: Capacity,
+        on_change: Callable[[Topic], None],
+        is_disk_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._metadata = metadata
         self._capacity = capacity
         self._on_change = on_change
+        self._is_disk_full = is_disk_full
 
     async def remember(self, topic: Topic, group: str) -> None:
         """Store a group at its first use."""
         if group not in topic.groups:
             check_name(group, "group")
+            if self._is_disk_full():  # its reserve is for what makes room
+                raise StorageFull(f"the disk is full: group {group} is not created")
             with self._capacity.group(topic, group):
                 await self._metadata.put_group(topic.name, group, {})
                 topic.add_group(group)

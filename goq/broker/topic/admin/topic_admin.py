@@ -32,6 +32,7 @@ from goq.errors import (
     Conflict,
     GoqError,
     InvalidInput,
+    StorageFull,
     TopicExists,
     TopicNotFound,
     outcome_unknown,
@@ -73,7 +74,8 @@ class TopicListener(NamedTuple):
 class TopicAdmin:
     """Changes ``topics``; ``find`` returns an open topic, or raises.
 
-    Copies to other topics wait for ``started``: only then are their targets known, and created.
+    Copies to other topics wait for ``started``: only then are their targets known, and created. No
+    topic is created while ``is_disk_full``.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class TopicAdmin:
         defaults: NewTopicDefaults,
         auto_create: bool,
         is_member: bool,
+        is_disk_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self._topics = topics
         self._find = find
@@ -98,6 +101,7 @@ class TopicAdmin:
         self._defaults = defaults
         self._auto_create = auto_create
         self._is_member = is_member
+        self._is_disk_full = is_disk_full
         self._loader: TopicLoader
         self._listener: TopicListener
         self._changing = asyncio.Lock()
@@ -169,6 +173,8 @@ class TopicAdmin:
     async def _create(
         self, name: str, partitions: int, settings: TopicSettings, replication: TopicReplication
     ) -> Topic:
+        if self._is_disk_full():  # its reserve is for what makes room
+            raise StorageFull(f"the disk is full: topic {name} is not created")
         with self._capacity.topic(partitions):
             await self._loader.finish_deletion(name)
             row = TopicRow(name, partitions, settings.written(), id=draw_topic_id(secrets.randbits))
@@ -176,7 +182,21 @@ class TopicAdmin:
             try:
                 return self._topics.get(name) or await self.open(row)
             except GoqError as error:
+                if not self._is_member:
+                    await self._undo_creation(row, error)
+                    raise
                 raise outcome_unknown(error) from error  # the topic exists, but is not open here
+
+    async def _undo_creation(self, row: TopicRow, error: GoqError) -> None:
+        """Delete a topic that could not be opened; raise ``TimedOut`` if that fails, too.
+
+        On a full disk each try to create one would leave another folder, out of the reserve.
+        """
+        self._loader.half_deleted[row.name] = row.id  # if it fails, the next creation goes on
+        try:
+            await self._loader.delete(row.name, row.id)
+        except (GoqError, OSError):
+            raise outcome_unknown(error) from error
 
     async def adopt(
         self,

@@ -104,7 +104,11 @@ class TopicLoader:
             except InvalidInput as error:
                 topic.configure_group(group, {})
                 topic.set_doubt(_unreadable(f"group {group}", error))
-        await self.open_partitions(topic, row.partitions, skip_failed=skip_failed)
+        try:
+            await self.open_partitions(topic, row.partitions, skip_failed=skip_failed)
+        except GoqError as error:
+            await topic.close(error, is_deleted=True)
+            raise
         for partition in topic.partitions:
             for group in partition.group_names:
                 topic.groups.setdefault(group, {})

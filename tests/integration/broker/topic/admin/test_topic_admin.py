@@ -12,7 +12,14 @@ import pytest
 
 from goq.broker.broker import Broker
 from goq.broker.topic.publisher import RoutedMessage
-from goq.errors import InvalidInput, NotAllowed, TimedOut, TopicExists, TopicNotFound
+from goq.errors import (
+    InvalidInput,
+    NotAllowed,
+    StorageFull,
+    TimedOut,
+    TopicExists,
+    TopicNotFound,
+)
 from goq.model import Message
 from goq.storage.catalog.topic_file import read_topic_file
 from goq.storage.disk import RealDisk
@@ -60,6 +67,58 @@ def test_a_topic_has_the_partitions_and_settings_that_were_asked_for_or_the_defa
             assert broker.topics.keys() == metadata.rows.keys() == {"plain", "own"}
 
     run(test())
+
+
+def test_a_full_disk_takes_no_new_topic_and_no_new_group(tmp_path: Path) -> None:
+    async def test() -> None:
+        metadata, is_full = MemoryMetadata(), False
+        async with broker_on(tmp_path, metadata=metadata, is_disk_full=lambda: is_full) as broker:
+            topic = await broker.topic_admin.create("t")
+            await broker.group_admin.remember(topic, "g")
+            is_full = True
+            for refused in (
+                broker.topic_admin.topic_for_publish("u"),
+                broker.topic_admin.target(topic, "t.dlq", 0),
+                broker.group_admin.remember(topic, "h"),
+            ):
+                with pytest.raises(StorageFull):
+                    await refused
+            await broker.group_admin.remember(topic, "g")
+            assert metadata.rows.keys() == {"t"}
+            assert metadata.group_settings.keys() == {("t", "g")}
+            is_full = False
+            await broker.topic_admin.topic_for_publish("u")
+
+    run(test())
+
+
+def test_a_topic_that_finds_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def test() -> None:
+        metadata, disk = MemoryMetadata(keeps_ids=True), BrokenDisk()
+        async with broker_on(tmp_path, metadata=metadata, disk=disk, journaled=True) as broker:
+            disk.fail("open", "/1/messages")
+            for _ in range(2):
+                with pytest.raises(StorageFull):
+                    await broker.topic_admin.create("t", 2)
+            assert not metadata.rows
+            assert not list((tmp_path / "topics").iterdir())
+            assert broker.journal is not None
+            assert not broker.journal._logs, "what was opened is closed"
+            metadata.before = _refuse_deletion
+            with pytest.raises(TimedOut):
+                await broker.topic_admin.create("t", 2)
+            metadata.before = lambda _change: None
+            disk.heal()
+            topic = await broker.topic_admin.create("t", 2)
+            await publish(topic, b"a", partition=1)
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"a")]
+
+    run(test())
+
+
+def _refuse_deletion(change: str) -> None:
+    if change == "delete_topic":
+        raise StorageFull("no room")
 
 
 def test_a_publish_creates_a_topic_only_where_that_is_allowed(tmp_path: Path) -> None:
