@@ -195,15 +195,15 @@ class App:
             from goq.api.gateway.miss_retry import with_miss_retry
             from goq.api.gateway.relayed import with_relay
 
+            leaders = cluster.leaders
+
             def held(name: str) -> Mapping[int, object]:
-                topic = broker.topics.get(name)
+                topic = broker.topics.get(name) if leaders.has_session() else None
                 return {} if topic is None else topic.partitions.held()
 
             release = cluster.lease_return.return_leases
             ways = cluster.routes
-            gateway = Gateway(
-                self.router, cluster.leaders, ways.proxy, release, cluster.freshness, held
-            )
+            gateway = Gateway(self.router, leaders, ways.proxy, release, cluster.freshness, held)
             handle = with_miss_retry(gateway.handle, cluster.freshness)
             handle = handle if self.audit is None else self.audit.recorded(handle)
             handle = with_relay(handle, ways.relay_server, cluster.rpc_server)

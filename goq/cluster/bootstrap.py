@@ -222,6 +222,7 @@ class ClusterBootstrap:
             lambda: registered_disk(state(), name) == member.disk_id.id,
             lambda: divergence.is_pending,
         )
+        opened.leaders.has_session = heartbeats.has_session
         replicas, repairs, archives, disk_health = self._replication(broker, member, heartbeats)
         durable_topics = DurableTopics(self._disk, broker.topics_dir)
         reconciler = Reconciler(broker, replicas, durable_topics, state)

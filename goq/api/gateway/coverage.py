@@ -24,6 +24,7 @@ COVERED: Final = "goq-internal-covered"
 HeldPartitions = Callable[[str], Mapping[int, object]]
 """Returns the partitions of a topic that this node has, open or offline, by number.
 
+None while this node may have been fenced: then others may lead them, and it does not know.
 A partition that leaves the node and comes back is another object.
 """
 

@@ -42,6 +42,9 @@ class LeaderDirectory(Protocol):
         Raises ``NotLeader`` while there is no leader, ``NotFound`` for an unknown partition.
         """
 
+    def has_session(self) -> bool:
+        """Whether this node cannot have been fenced by now, so that others lead what it led."""
+
     def leader_urls(self, topic: str | None) -> list[str | None]:
         """Return the URLs of all leaders of a topic's partitions, each once, and ``None`` for this
         node.
@@ -202,8 +205,12 @@ class Fanout:
             wrong |= {number for number, count in Counter(covered).items() if count > 1}
         return partition_moving(topic, min(wrong)) if wrong else None
 
-    async def ask_partition_leader(self, topic: str, number: int, request: Request) -> Response:
+    async def ask_partition_leader(
+        self, topic: str, number: int, request: Request, *, needs_session: bool = False
+    ) -> Response:
         """Return the answer of a partition's leader, also when it changes meanwhile.
+
+        With ``needs_session`` this node answers only while it cannot have been fenced.
 
         Raises ``PartitionOffline`` after a timeout, ``TimedOut`` if a leader may have carried out
         the request, ``Unavailable`` if it did not answer a read.
@@ -213,7 +220,10 @@ class Fanout:
         while True:
             failure: Unavailable | None = None
             try:
-                response = await self.ask(self.partition_leaders.leader_url(topic, number), request)
+                url = self.partition_leaders.leader_url(topic, number)
+                if url is None and needs_session and not self.partition_leaders.has_session():
+                    raise NotLeader(f"another node may lead partition {number} of {topic} by now")
+                response = await self.ask(url, request)
                 if response.status != NotLeader.http_status:
                     return response
                 failure = partition_moving(topic, number)

@@ -141,17 +141,22 @@ class Gateway:
         if found is None:
             return self._router.handle(request)
         try:
-            if self._leaders.leader_url(*found) is None:
+            is_certain = not routing.needs_session or self._leaders.has_session()
+            if is_certain and self._leaders.leader_url(*found) is None:
                 return self._router.handle(request)
         except NotLeader:
             pass
         request.outlives_eof = not route.waits
-        answer = self._ask_leader(request, *found)
+        answer = self._ask_leader(request, *found, needs_session=routing.needs_session)
         return self._router.interruptible(request, route, answer) if route.waits else answer
 
-    async def _ask_leader(self, request: Request, topic: str, number: int) -> Response:
+    async def _ask_leader(
+        self, request: Request, topic: str, number: int, *, needs_session: bool
+    ) -> Response:
         try:
-            return await self._fanout.ask_partition_leader(topic, number, request)
+            return await self._fanout.ask_partition_leader(
+                topic, number, request, needs_session=needs_session
+            )
         except GoqError as error:
             return problem_response(error)
 

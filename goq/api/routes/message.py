@@ -50,7 +50,7 @@ class SingleMessageRoutes:
                 self.show,
                 "Show one message and what it is for each group",
                 answer=StatusOut,
-                routing=ToPartitionLeader(partition_of_message),
+                routing=ToPartitionLeader(partition_of_message, needs_session=True),
                 errors=("message_not_found", "message_compacted", "corrupt_data"),
                 needs=READ_MESSAGE,
             ),

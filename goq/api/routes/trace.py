@@ -59,7 +59,7 @@ class TraceRoutes:
                     "too_many_requests",
                 ),
                 waits=True,
-                routing=ToPartitionLeader(partition_of_message),
+                routing=ToPartitionLeader(partition_of_message, needs_session=True),
                 needs=READ_MESSAGE,
             ),
         ]

@@ -22,6 +22,8 @@ class PartitionLeaders:
         self._state = state
         self._call = call
         self._next_change: asyncio.Future[None] | None = None
+        self.has_session: Callable[[], bool] = lambda: False
+        """Returns whether this node cannot have been fenced by now."""
 
     def leader_url(self, topic: str, number: int) -> str | None:
         """Return the URL of a partition's leader, None if this node leads it.

@@ -77,6 +77,21 @@ def test_a_read_of_all_partitions_is_refused_while_one_has_no_leader(
             assert (path, answer.status, answer.json["code"]) == (path, 503, "partition_offline")
 
 
+def test_a_leader_that_may_have_been_fenced_tells_parts_of_its_log_and_no_states(
+    cluster: RunningCluster, moving: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FORWARD_LEADER_WAIT_S", 0.1)
+    name = str(cluster.leaders(moving)[_MOVING])
+    leaders = cluster.cluster_node(name).leaders
+    monkeypatch.setattr(leaders, "has_session", lambda: False)
+    message = f"/v1/messages/{moving}:{_MOVING}:0"
+    for path in (message, f"{message}/trace", f"/v1/topics/{moving}/groups/g"):
+        answer = cluster.by_name[name].request("GET", path)
+        assert (path, answer.status, answer.json["code"]) == (path, 503, "partition_offline")
+    log = f"/v1/topics/{moving}/messages?partition={_MOVING}"
+    assert len(cluster.by_name[name].call("GET", log)["messages"]) == 1
+
+
 def test_a_topic_shows_it_as_offline(cluster: RunningCluster, moving: str) -> None:
     with _closed(cluster, moving):
         for node in cluster.nodes:
