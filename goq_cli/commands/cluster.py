@@ -219,7 +219,7 @@ def elect(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Elect another in-sync node as the leader of a partition.
+    """Elect another in-sync node as the leader of a partition; it is preferred from then on.
 
     A partition whose in-sync nodes are all lost has no leader. --unclean elects a node with any
     replica; the command first prints what would be lost, as far as nodes answer.

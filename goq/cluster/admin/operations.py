@@ -21,6 +21,7 @@ from goq.cluster.metadata.commands import (
     ElectLeader,
     ReassignPartition,
 )
+from goq.cluster.metadata.handlers.elections import eligible_leaders
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
 from goq.errors import Conflict, InvalidInput, NodeNotFound, PartitionNotFound, TopicNotFound
 
@@ -115,11 +116,23 @@ class ClusterOperations:
         await self._metadata.propose(CancelReassignment(*self._where(topic, number), True))
 
     async def elect_leader(self, topic: str, number: int, leader: str | None) -> str:
-        """Elect a node that is in sync, the preferred leader if none is named; return its id."""
+        """Elect a node that is in sync, the preferred leader if none is named; return its id.
+
+        A named node is the preferred leader from then on. Otherwise the controller would give the
+        leadership back to the preferred one at once. A move under way brings its own order.
+        """
         partition = self._partition(topic, number)
         leader = leader or partition.replicas[0]
-        if leader != partition.leader:
-            await self._metadata.propose(ElectLeader(*self._where(topic, number), leader))
+        is_eligible = leader in eligible_leaders(self._state.nodes, partition)
+        if is_eligible and leader != partition.replicas[0] and not partition.target:
+            order = (leader, *(node for node in partition.replicas if node != leader))
+            await self._metadata.propose(ReassignPartition(*self._where(topic, number), order))
+        if leader != self._partition(topic, number).leader:
+            try:
+                await self._metadata.propose(ElectLeader(*self._where(topic, number), leader))
+            except Conflict:
+                if leader != self._partition(topic, number).leader:  # the controller elected it
+                    raise
         return leader
 
     async def elect_unclean_leader(

@@ -11,8 +11,10 @@ import pytest
 from goq import limits
 from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import ReplicaStatus
+from goq.cluster.controller.controller import decide
+from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.membership.join import AdmissionServer
-from goq.cluster.metadata.commands import CreateTopic, FenceNode, RegisterNode
+from goq.cluster.metadata.commands import CreateTopic, ElectLeader, FenceNode, RegisterNode
 from goq.cluster.metadata.state import PartitionMetadata
 from goq.cluster.raft.node import RaftNode
 from goq.errors import Conflict, GoqError, InvalidInput, NodeNotFound, PartitionNotFound
@@ -127,13 +129,38 @@ def test_a_move_that_cannot_be_is_refused(
         operator.do(operator.work.reassign_partition(topic, number, target))
 
 
-def test_a_leader_is_elected_by_name_and_the_preferred_one_without() -> None:
+def test_a_leader_elected_by_name_stays_when_all_nodes_are_steady() -> None:
+    operator = Operator()
+    first, other, third = operator.partition.replicas
+    factor = operator.partition.replication_factor
+    assert operator.do(operator.work.elect_leader("t", 0, other)) == other
+    assert operator.partition.leader == other
+    assert operator.partition.replicas == (other, first, third)
+    assert operator.partition.replication_factor == factor
+    liveness = NodeLiveness.start(0)
+    for name in operator.cluster.state.nodes:
+        liveness = liveness.with_heartbeat(name, Heartbeat(1), 0)
+    assert decide(operator.cluster.state, liveness.tick(0), preferred_delay_ms=0) == []
+
+
+def test_the_preferred_leader_is_elected_where_none_is_named() -> None:
     operator = Operator()
     preferred, other, _ = operator.partition.replicas
-    assert operator.do(operator.work.elect_leader("t", 0, other)) == other
+    topic_id = operator.cluster.state.topics["t"].topic_id
+    where = ("t", topic_id, 0, operator.partition.version)
+    operator.do(operator.cluster.propose(ElectLeader(*where, other)))
     assert operator.partition.leader == other
     assert operator.do(operator.work.elect_leader("t", 0, None)) == preferred
     assert operator.partition.leader == preferred
+
+
+def test_a_node_that_cannot_lead_is_not_preferred_either() -> None:
+    operator = Operator()
+    replicas = operator.partition.replicas
+    operator.do(operator.cluster.propose(FenceNode(replicas[1], 1)))
+    with pytest.raises(Conflict, match="fenced"):
+        operator.do(operator.work.elect_leader("t", 0, replicas[1]))
+    assert operator.partition.replicas == replicas
 
 
 def lost_leader() -> Operator:
