@@ -94,13 +94,13 @@ def as_texts(values: str | Iterable[str], field: str) -> list[str]:
     return [check_text(value, field) for value in values]
 
 
-def as_bytes(value: bytes | str) -> bytes:
+def as_bytes(value: bytes | str, field: str) -> bytes:
     """Return ``value`` as bytes: text is UTF-8."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return check_text(value, "message").encode()
-    raise InvalidInput(f"a value or key is bytes or str, not {type(value).__name__}")
+        return check_text(value, field).encode()
+    raise InvalidInput(f"{field} is bytes or str, not {type(value).__name__}", field=field)
 
 
 def check_partition(partition: int | None) -> int | None:
@@ -118,8 +118,8 @@ def as_message(
 ) -> Message:
     """Return a message within the limits, or raise ``TooLarge`` or ``InvalidInput``."""
     message = Message(
-        None if value is None else as_bytes(value),
-        None if key is None else as_bytes(key),
+        None if value is None else as_bytes(value, "value"),
+        None if key is None else as_bytes(key, "key"),
         () if headers is None else _as_headers(headers),
     )
     check_message(message, field="message")
@@ -215,7 +215,9 @@ def _checked(message: Message) -> Message:
 def _as_headers(headers: HeadersLike) -> tuple[Header, ...]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
-        return tuple((check_text(name, "headers"), as_bytes(value)) for name, value in pairs)
+        return tuple(
+            (check_text(name, "headers"), as_bytes(value, "headers")) for name, value in pairs
+        )
     except (TypeError, ValueError):
         raise InvalidInput(
             "headers are a mapping of names to values, or pairs of both", field="headers"

@@ -24,6 +24,7 @@ from goq.client.arguments import (
 )
 from goq.client.messages import CopyResult, LogMessage, ReadBatch
 from goq.clock import Clock
+from goq.errors import InvalidInput
 from goq.model import check_text
 from goq.units import format_time_us, parse_time_us
 
@@ -207,7 +208,7 @@ class AsyncLogClient:
             from_offset=from_offset,
             to_offset=to_offset,
             partition=check_partition(partition),
-            key=None if key is None else as_bytes(key),
+            key=None if key is None else as_bytes(key, "key"),
             include_deleted=include_deleted,
             as_of=as_of,
         )
@@ -226,6 +227,7 @@ class AsyncLogClient:
         """
         from goq.client._async.replay_reader import read_replay
 
+        _check_replay(replay)
         check_callable(on_damage, "on_damage")
         check_callable(before_wait, "before_wait")
         return read_replay(self._http, replay, on_damage=on_damage, before_wait=before_wait)
@@ -253,6 +255,7 @@ class AsyncLogClient:
         """
         from goq.client._async.topic_copy import CopyOptions, TopicCopy
 
+        _check_replay(replay)
         check_int(batch, "batch")
         check_callable(before_send, "before_send")
         check_callable(on_stored, "on_stored")
@@ -284,3 +287,12 @@ class AsyncLogClient:
             return None
         time_us = parse_time_us(as_time(time, field), now_us=self._clock.wall_us(), field=field)
         return format_time_us(min(max(time_us, _TIME_US_MIN), _TIME_US_MAX))
+
+
+def _check_replay(replay: Replay) -> None:
+    from goq.client.replay_plan import Replay
+
+    if not isinstance(replay, Replay):
+        raise InvalidInput(
+            f"replay is what client.replay returns, not {type(replay).__name__}", field="replay"
+        )

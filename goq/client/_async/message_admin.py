@@ -151,7 +151,7 @@ class AsyncMessageAdmin:
         """
         if (key, dedup_id, header).count(None) != 2:
             raise InvalidInput("give one of key, dedup_id and header", field="key")
-        encoded = None if key is None else base64.b64encode(as_bytes(key)).decode()
+        encoded = None if key is None else base64.b64encode(as_bytes(key, "key")).decode()
         target = routes.query(
             routes.traces(topic),
             key_base64=encoded,

@@ -14,6 +14,7 @@ from goq.client._async.settlement import (
 )
 from goq.client.arguments import Duration, check_list
 from goq.client.messages import Settled
+from goq.errors import InvalidInput
 from goq.model import Receipt, check_text
 
 Receipts = Iterable[str | Receipt]
@@ -60,7 +61,7 @@ class AsyncSettlementClient:
 
     async def ack_many(self, messages: Iterable[AsyncReceivedMessage]) -> Settled:
         """Mark received messages as done, in one request for each topic and group."""
-        return await settle_many(self._settler, "ack", messages)
+        return await settle_many(self._settler, "ack", _received(messages))
 
     async def nack_many(
         self,
@@ -69,20 +70,22 @@ class AsyncSettlementClient:
         reason: str | None = None,
     ) -> Settled:
         """Return received messages as ``message.nack`` does, in one request for each group."""
-        return await settle_many(self._settler, "nack", messages, **nack_details(delay, reason))
+        details = nack_details(delay, reason)
+        return await settle_many(self._settler, "nack", _received(messages), **details)
 
     async def reject_many(
         self, messages: Iterable[AsyncReceivedMessage], reason: str | None = None
     ) -> Settled:
         """Reject received messages as ``message.reject`` does, in one request for each group."""
-        return await settle_many(self._settler, "reject", messages, **nack_details(None, reason))
+        details = nack_details(None, reason)
+        return await settle_many(self._settler, "reject", _received(messages), **details)
 
     async def release_many(self, messages: Iterable[AsyncReceivedMessage]) -> None:
         """Return received messages whose work did not begin: that counts no attempt.
 
         Where no node answers they come again after their visibility timeout.
         """
-        released = list(messages)
+        released = _received(messages)
         await give_back(self._settler, released)
         for message in released:
             message.settled = True
@@ -91,3 +94,13 @@ class AsyncSettlementClient:
 def _texts(receipts: Receipts) -> list[str]:
     check_list(receipts, "receipts")
     return [check_text(str(receipt), "receipts") for receipt in receipts]
+
+
+def _received(messages: Iterable[AsyncReceivedMessage]) -> list[AsyncReceivedMessage]:
+    check_list(messages, "messages")
+    received = list(messages)
+    for message in received:
+        if not isinstance(message, AsyncReceivedMessage):
+            kind = type(message).__name__
+            raise InvalidInput(f"messages has {kind}, which was not received", field="messages")
+    return received

@@ -46,7 +46,7 @@ from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.http.client.process_fork import renew_in_children
 from goq.http.client.trust import ClientTls
-from goq.model import check_client_id, check_text
+from goq.model import check_client_id, check_name, check_text
 from goq.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
@@ -300,6 +300,7 @@ class Client(LogClient, SettlementClient, Admin):
         from goq.client.protocol.topic_selection import TopicSelection
 
         check_int(max_messages, "max_messages")
+        check_name(group, "group")
         check_callable(before_wait, "before_wait")
         check_callable(after_wait, "after_wait")
         check_callable(before_end, "before_end")
@@ -383,8 +384,11 @@ class Client(LogClient, SettlementClient, Admin):
     ) -> ReceiveOptions:
         from goq.client._sync.receive import ReceiveOptions
 
-        if type(credit) is not int:
-            raise InvalidInput(f"{credit_field} is a whole number", field=credit_field)
+        if type(credit) is not int or credit < 1:
+            raise InvalidInput(
+                f"{credit_field} is a whole number from 1 on, not {credit!r:.100}",
+                field=credit_field,
+            )
         if consumer:
             check_text(consumer, "consumer")
         return ReceiveOptions(

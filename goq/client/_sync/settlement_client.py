@@ -15,6 +15,7 @@ from goq.client._sync.settlement import (
 )
 from goq.client.arguments import Duration, check_list
 from goq.client.messages import Settled
+from goq.errors import InvalidInput
 from goq.model import Receipt, check_text
 
 Receipts = Iterable[str | Receipt]
@@ -61,7 +62,7 @@ class SettlementClient:
 
     def ack_many(self, messages: Iterable[ReceivedMessage]) -> Settled:
         """Mark received messages as done, in one request for each topic and group."""
-        return settle_many(self._settler, "ack", messages)
+        return settle_many(self._settler, "ack", _received(messages))
 
     def nack_many(
         self,
@@ -70,20 +71,22 @@ class SettlementClient:
         reason: str | None = None,
     ) -> Settled:
         """Return received messages as ``message.nack`` does, in one request for each group."""
-        return settle_many(self._settler, "nack", messages, **nack_details(delay, reason))
+        details = nack_details(delay, reason)
+        return settle_many(self._settler, "nack", _received(messages), **details)
 
     def reject_many(
         self, messages: Iterable[ReceivedMessage], reason: str | None = None
     ) -> Settled:
         """Reject received messages as ``message.reject`` does, in one request for each group."""
-        return settle_many(self._settler, "reject", messages, **nack_details(None, reason))
+        details = nack_details(None, reason)
+        return settle_many(self._settler, "reject", _received(messages), **details)
 
     def release_many(self, messages: Iterable[ReceivedMessage]) -> None:
         """Return received messages whose work did not begin: that counts no attempt.
 
         Where no node answers they come again after their visibility timeout.
         """
-        released = list(messages)
+        released = _received(messages)
         give_back(self._settler, released)
         for message in released:
             message.settled = True
@@ -92,3 +95,13 @@ class SettlementClient:
 def _texts(receipts: Receipts) -> list[str]:
     check_list(receipts, "receipts")
     return [check_text(str(receipt), "receipts") for receipt in receipts]
+
+
+def _received(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+    check_list(messages, "messages")
+    received = list(messages)
+    for message in received:
+        if not isinstance(message, ReceivedMessage):
+            kind = type(message).__name__
+            raise InvalidInput(f"messages has {kind}, which was not received", field="messages")
+    return received

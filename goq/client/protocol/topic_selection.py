@@ -14,7 +14,7 @@ from typing import Final
 from goq import limits
 from goq.client.arguments import as_texts
 from goq.errors import InvalidInput, TopicNotFound
-from goq.model import DEAD_LETTERS_SUFFIX
+from goq.model import DEAD_LETTERS_SUFFIX, check_name
 
 _WILD: Final = frozenset("*?[")
 
@@ -26,7 +26,9 @@ class TopicSelection:
         written = list(dict.fromkeys(as_texts(topics, "topics")))
         if not written:
             raise InvalidInput("at least one topic is needed", field="topics")
-        self.names = tuple(name for name in written if not _WILD & set(name))
+        self.names = tuple(
+            check_name(name, "topic", field="topics") for name in written if not _WILD & set(name)
+        )
         self.patterns = tuple(name for name in written if _WILD & set(name))
 
     @property

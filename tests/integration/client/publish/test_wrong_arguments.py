@@ -26,14 +26,14 @@ def client() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("field", "call"),
     [
-        ("message", lambda q: q.publish("t", HALF)),
-        ("message", lambda q: q.publish("t", "v", key=HALF)),
+        ("value", lambda q: q.publish("t", HALF)),
+        ("key", lambda q: q.publish("t", "v", key=HALF)),
         ("headers", lambda q: q.publish("t", "v", headers={HALF: "v"})),
         ("headers", lambda q: q.publish("t", "v", headers={5: "v"})),
-        ("message", lambda q: q.publish("t", "v", headers={"h": HALF})),
+        ("headers", lambda q: q.publish("t", "v", headers={"h": HALF})),
         ("tenant", lambda q: q.publish("t", "v", tenant=HALF)),
         ("tenant", lambda q: q.publish("t", "v", tenant=5)),
-        ("message", lambda q: q.publish_many("t", [HALF])),
+        ("value", lambda q: q.publish_many("t", [HALF])),
         ("partition", lambda q: q.publish("t", "v", partition=-1)),
         ("partition", lambda q: q.publish("t", "v", partition="0")),
         ("partition", lambda q: q.producer("t", partition=-1)),
