@@ -106,6 +106,7 @@ class NodeJournal:
         self._full: deque[JournalPiece] = deque()  # oldest first
         self._is_making_room = False
         self._retry_us = 0
+        self._is_short = False
         self._id = 0
         self._number = 0
         self._redo_lock = threading.Lock()
@@ -267,7 +268,11 @@ class NodeJournal:
                 self._free.append(self._new_piece())
         except (OSError, StorageFailed) as error:
             self._retry_us = self._clock.uptime_us() + _RETRY_US
-            _log.warning("the journal has no room: %s; logs sync their own files", error)
+            if not self._is_short:  # said once, not with each try
+                _log.warning("the journal has no room: %s; logs sync their own files", error)
+            self._is_short = True
+        else:
+            self._is_short = False
         finally:
             self._is_making_room = False
 

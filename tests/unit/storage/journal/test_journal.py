@@ -508,6 +508,25 @@ def test_without_room_in_the_journal_segments_are_synced() -> None:
     assert read_all(open_log(disk, open_journal(disk))).frames == held
 
 
+def test_a_journal_without_room_says_so_once_until_it_has_room_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk, clock = SimulatedDisk(), ManualClock(1)
+    journal = NodeJournal.open(disk, JOURNAL, ROOT, InlineExecutor(), clock)
+    log = open_log(disk, journal)
+    for outages, room_bytes in ((1, 0), (2, 20 * len(FRAME))):
+        disk.capacity_bytes = disk.used_bytes + room_bytes
+        for _ in range(15):
+            journal.has_room_for(len(FRAME))
+            if room_bytes:
+                append(log, [FRAME])
+            clock.advance_ms(2000)
+        assert caplog.text.count("the journal has no room") == outages
+        disk.capacity_bytes = None
+        journal.has_room_for(len(FRAME))
+        assert journal.has_room_for(len(FRAME))
+
+
 def test_a_stopped_node_has_nothing_left_to_complete() -> None:
     disk = SimulatedDisk()
     journal = open_journal(disk)
