@@ -28,6 +28,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
 from goq.config.archive import ArchiveConfig
 from goq.config.topic import TopicSettings
+from goq.errors import GoqError
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import (
     PART_SUFFIX,
@@ -181,11 +182,15 @@ class Archiver:
         """
         path = self.segments.file_of(row)
         part = path.with_name(f"{path.name}.copy{PART_SUFFIX}")
-        await self._run_in(self._writing, lambda: self._writer.begin_copy(part))
-        position = 0
-        while position < row.archived_bytes and (data := await read_chunk(position)):
-            await self._run_in(self._writing, partial(self._writer.append_copy, part, data))
-            position += len(data)
+        try:
+            await self._run_in(self._writing, lambda: self._writer.begin_copy(part))
+            position = 0
+            while position < row.archived_bytes and (data := await read_chunk(position)):
+                await self._run_in(self._writing, partial(self._writer.append_copy, part, data))
+                position += len(data)
+        except (GoqError, OSError):  # on a full disk it would hold the last room
+            await self._run_in(self._writing, lambda: self._disk.remove(part))
+            raise
         async with self._lock:
             self.uploader.check_settled(path)
             await self._run_in(self._writing, lambda: self._writer.finish_copy(part, path, row))

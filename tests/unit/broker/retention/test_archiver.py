@@ -203,6 +203,32 @@ def test_a_copy_from_another_node_is_what_is_there_or_nothing() -> None:
     on_node(test)
 
 
+def test_a_copy_that_finds_no_room_or_no_other_node_leaves_no_file() -> None:
+    async def test(node: Node) -> None:
+        each = (await node.archive_all(ONE))[1]
+        target = Node(root=Path("/other/archive"))
+        target.disk.make_dir(target.root)
+        await target.archive.open({"t"})
+
+        async def read(position: int) -> bytes:
+            target.disk.capacity_bytes = target.disk.used_bytes if position else None
+            return await node.archive.read_chunk(each, position, 20)
+
+        async def read_of_none(position: int) -> bytes:
+            if position:
+                raise Unavailable("nobody answers")
+            return await read(0)
+
+        files = target.disk.paths()
+        for reading, error in ((read, OSError), (read_of_none, Unavailable)):
+            with pytest.raises(error):
+                await target.archive.copy_segment(each, reading)
+            assert target.disk.paths() == files
+        target.archive.close()
+
+    on_node(test)
+
+
 def test_a_chunk_of_a_file_is_read_up_to_its_end() -> None:
     async def test(node: Node) -> None:
         each = (await node.archive_all(ONE))[0]
