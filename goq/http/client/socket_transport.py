@@ -149,15 +149,15 @@ class _Connection:
             self._timeout_s = timeout_s
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Use:
-    """One request's permit, and its connection once it has one. The permit is returned once.
+    """One request that has a permit, and its connection while it has one.
 
-    An interrupt may come between any two instructions, also after the permit was returned.
+    A signal handler may raise between any two instructions. So a use is told of its connection
+    before the transport is, and its end can be repeated.
     """
 
     connection: _Connection | None = None
-    ended: bool = False
 
 
 class SocketTransport:
@@ -170,7 +170,8 @@ class SocketTransport:
         self._tls = tls
         self._guard = threading.Lock()
         self._returned = threading.Condition(self._guard)
-        self._permits = connections_max
+        self._uses_max = connections_max
+        self._uses: set[_Use] = set()
         self._waiting_count = 0  # for a permit
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
@@ -180,9 +181,9 @@ class SocketTransport:
         self, request: ClientRequest, body_bytes_max: int = ANSWER_BYTES_MAX
     ) -> WholeResponse:
         """Send a request; return its response. Raises ``TooLarge`` for a longer body."""
-        self._acquire(request)
         use = _Use()
         try:
+            self._acquire(use, request)
             connection = self._exchange(use, request)
             reader = connection.reader
             if _RECEIVE_BYTES < reader.rest_bytes <= body_bytes_max:
@@ -198,9 +199,9 @@ class SocketTransport:
 
     def stream(self, request: ClientRequest) -> SocketStream:
         """Send a request; return when the headers of its response have arrived."""
-        self._acquire(request)
         use = _Use()
         try:
+            self._acquire(use, request)
             return SocketStream(self, use, self._exchange(use, request), request.timeouts)
         except BaseException:
             self._release(use, reuse=False)
@@ -236,23 +237,26 @@ class SocketTransport:
         for connection in idle:
             connection.close()
 
-    def _acquire(self, request: ClientRequest) -> None:
+    def _acquire(self, use: _Use, request: ClientRequest) -> None:
         with self._guard:
-            if not self._permits:
+            if not self._has_permit():
                 self._wait_for_permit(request.timeouts.pool_s)
-            self._permits -= 1
+            self._uses.add(use)
+
+    def _has_permit(self) -> bool:
+        return len(self._uses) < self._uses_max
 
     def _wait_for_permit(self, timeout_s: float | None) -> None:
         self._waiting_count += 1
         try:
-            if not self._returned.wait_for(lambda: self._permits > 0, timeout_s):
+            if not self._returned.wait_for(self._has_permit, timeout_s):
                 raise PoolTimeout("every connection is in use")
         finally:
             self._waiting_count -= 1
 
-    def _return_permit(self) -> None:
+    def _return_permit(self, use: _Use) -> None:
         with self._guard:
-            self._permits += 1
+            self._uses.discard(use)
             if self._waiting_count:
                 self._returned.notify()
 
@@ -260,8 +264,7 @@ class SocketTransport:
         """Send a request; return its connection when the headers of the response have arrived."""
         origin, timeouts = request.url.origin, request.timeouts
         pieces = request.pieces()
-        connection, fresh = self._take(origin, timeouts)
-        use.connection = connection
+        connection, fresh = self._take(use, origin, timeouts)
         try:
             self._attempt(connection, pieces, timeouts)
         except (WriteError, ReadError) as error:
@@ -269,27 +272,30 @@ class SocketTransport:
             if fresh or connection.reader.started or not safe:
                 raise
             self._drop(connection)
-            use.connection = None
-            use.connection = connection = self._connect(origin, timeouts)
+            connection = self._connect(use, origin, timeouts)
             self._attempt(connection, pieces, timeouts)
         return connection
 
-    def _take(self, origin: Origin, timeouts: RequestTimeouts) -> tuple[_Connection, bool]:
+    def _take(
+        self, use: _Use, origin: Origin, timeouts: RequestTimeouts
+    ) -> tuple[_Connection, bool]:
         """Return a connection, and whether it is new."""
         while True:
             with self._guard:
                 found = next((c for c in reversed(self._idle) if c.origin == origin), None)
                 if found is None:
                     break
+                use.connection = found
                 self._idle.remove(found)
                 self._busy.add(found)
             if found.is_usable():
                 return found, False
             self._drop(found)
-        return self._connect(origin, timeouts), True
+        return self._connect(use, origin, timeouts), True
 
-    def _connect(self, origin: Origin, timeouts: RequestTimeouts) -> _Connection:
-        connection = _Connection(origin, self._tls, timeouts.connect_s)
+    def _connect(self, use: _Use, origin: Origin, timeouts: RequestTimeouts) -> _Connection:
+        use.connection = None
+        use.connection = connection = _Connection(origin, self._tls, timeouts.connect_s)
         with self._guard:
             if not self._closed:
                 self._busy.add(connection)
@@ -307,22 +313,20 @@ class SocketTransport:
             connection.receive(timeouts.read_s)
 
     def _release(self, use: _Use, *, reuse: bool) -> None:
-        if use.ended:
-            return
-        use.ended = True
-        try:
-            if (connection := use.connection) is not None:
-                if reuse:
-                    connection.idle_since_s = time.monotonic()
-                    with self._guard:
-                        reuse = not self._closed
-                        if reuse:
-                            self._busy.discard(connection)
-                            self._idle.append(connection)
-                if not reuse:
-                    self._drop(connection)
-        finally:
-            self._return_permit()
+        """End a use; keep its connection for others if that may be used again."""
+        connection = use.connection
+        if connection is not None:
+            if reuse:
+                connection.idle_since_s = time.monotonic()
+                with self._guard:
+                    if not self._closed:
+                        use.connection = None
+                        self._idle.append(connection)
+                        self._busy.discard(connection)
+            if use.connection is not None:
+                self._drop(connection)
+                use.connection = None
+        self._return_permit(use)
 
     def _drop(self, connection: _Connection) -> None:
         with self._guard:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import linecache
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from types import FrameType
 from typing import Any
 
@@ -25,6 +26,7 @@ from goq.http.client.http1 import ClientRequest, RequestTimeouts, encode_head, p
 from goq.http.client.response_reader import ResponseHeaders
 from goq.http.client.socket_transport import SocketTransport
 from goq.http.client.transport import ProtocolTransport
+from tests.support.client.interrupts import interrupted_at
 from tests.support.client.scripted_server import HELD, ScriptedServer, ok
 from tests.support.eventually import eventually, until
 
@@ -363,6 +365,28 @@ def test_an_interrupt_at_any_line_of_a_request_is_raised_and_leaves_the_transpor
                 if size:
                     break
     assert interrupted > 100
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="another tracer counts instructions too")
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # it has no owner yet
+def test_an_interrupt_at_any_moment_costs_no_connection() -> None:
+    for number in itertools.count(1):
+        answers = [[ok(b"fine")], [ok(b"fine")]]
+        with (
+            ScriptedServer(answers, answers) as server,
+            closing(SocketTransport(1)) as transport,
+        ):
+            is_interrupted = interrupted_at(
+                number,
+                lambda transport=transport, url=server.url: transport.fetch(get(url)),
+                ("socket_transport.py",),
+            )
+            gc.collect()  # the tracer keeps frames, and these a socket that was just made
+            later = transport.fetch(get(server.url, pool=0.1))
+            assert (later.body, transport._busy) == (b"fine", set()), f"at moment {number}"
+        if not is_interrupted:
+            break
+    assert number > 30
 
 
 def test_a_cancelled_request_does_not_leave_its_connection_to_the_next() -> None:
