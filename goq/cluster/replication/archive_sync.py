@@ -24,7 +24,7 @@ from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.config.topic import TopicSettings
-from goq.errors import CorruptData, GoqError, InvalidFrame, NotFound, TopicNotFound
+from goq.errors import CorruptData, GoqError, InvalidFrame, NotFound, TopicNotFound, Unavailable
 from goq.storage.node_db import ArchiveRow
 
 _log = logging.getLogger("goq.cluster")
@@ -111,6 +111,8 @@ class ArchiveSync:
         self._call = call
         self._check_interval_s = check_interval_s
         self._states: dict[PartitionKey, _SyncState] = {}
+        self._silent: dict[str, GoqError] = {}
+        """The nodes that did not answer in this round: each is waited for once."""
         archive.why_absent = self.why_absent
 
     async def run(self) -> None:
@@ -122,6 +124,7 @@ class ArchiveSync:
     async def run_once(self) -> None:
         """Ask for what is missing in all archives, then copy it: that may take long."""
         replicas = list(self._replicas)
+        self._silent.clear()
         for key in self._states.keys() - {replica.key for replica in replicas}:
             del self._states[key]
         for work in (self._look, self._copy):
@@ -153,10 +156,10 @@ class ArchiveSync:
             return
         state, key = self._states.setdefault(replica.key, _SyncState()), replica.key
         starts = tuple(log.start_offset for log in open_logs.logs)
-        if not self._may_be_incomplete(key, state, starts):
+        if not self._has_gap_since(state.complete_to, key, starts) or (
+            _now_s() < state.retry_at_s and not self._has_gap_since(state.looked_to, key, starts)
+        ):
             state.looked_to = starts
-            return
-        if _now_s() < state.retry_at_s and state.looked_to == starts:
             return
         absent: list[_Absent] = []
         failures: list[Exception] = []
@@ -178,7 +181,7 @@ class ArchiveSync:
     async def _rows_of(self, node: str, key: PartitionKey, which: int) -> list[ArchiveRow]:
         """Return what a node has archived of a log, as rows of this node."""
         start, found = 0, list[ArchiveRow]()
-        while rows := decode_rows(await self._call(node, ArchiveRequest(key, which, start))):
+        while rows := decode_rows(await self._ask(node, ArchiveRequest(key, which, start))):
             found += [
                 row._replace(topic=key.folder, partition=key.number, log=LOGS[which])
                 for row in rows
@@ -186,15 +189,24 @@ class ArchiveSync:
             start = rows[-1].base_offset + 1
         return found
 
+    async def _ask(self, node: str, request: ArchiveRequest) -> bytes:
+        if node in self._silent:
+            raise self._silent[node]
+        try:
+            return await self._call(node, request)
+        except Unavailable as error:
+            self._silent[node] = error
+            raise
+
     async def _copy(self, replica: Replica) -> None:
         """Copy what was found to be missing; a segment that cannot be had keeps no other here."""
         state, key = self._states.get(replica.key), replica.key
         if state is None or not state.is_due or state.looked_to is None:
             return
-        failures, silent = [*state.failures], set[str]()
+        failures, failed = [*state.failures], set[str]()
         for each in list(state.absent):
             is_missing = self._is_missing(key, each.row, state.looked_to[each.which])
-            if each.node in silent or not is_missing:
+            if each.node in failed or not is_missing:
                 continue
             try:
                 await self._fetch(each.node, key, each.which, each.row)
@@ -203,9 +215,9 @@ class ArchiveSync:
                 state.absent = [other for other in state.absent if other is not each]
             except (GoqError, OSError) as error:
                 failures.append(error)
-                silent.add(each.node)
+                failed.add(each.node)
         state.is_due = False
-        state.absent = [each for each in state.absent if each.node in silent]
+        state.absent = [each for each in state.absent if each.node in failed]
         if failures:
             _log.info("the archive of %s is not complete here yet: %s", key, failures[0])
             state.retry_at_s = _now_s() + state.pause_s
@@ -213,20 +225,20 @@ class ArchiveSync:
             return
         state.complete_to, state.pause_s = state.looked_to, _PAUSE_S_MIN
 
-    def _may_be_incomplete(
-        self, key: PartitionKey, state: _SyncState, starts: tuple[int, ...]
+    def _has_gap_since(
+        self, before: tuple[int, ...] | None, key: PartitionKey, starts: tuple[int, ...]
     ) -> bool:
-        """Whether sources may have more.
+        """Whether messages were deleted that are not archived here, since logs began at ``before``.
 
-        They cannot once all were asked, and all that was deleted since was archived here.
+        Others may have them.
         """
-        if state.complete_to is None:
+        if before is None:
             return True
         rows = partial(self._archive.segments.rows, key.identity)
         expired_to = partial(self._archive.segments.expired_to, key.identity)
         return any(
-            start > before and not is_covered(rows(log), max(before, expired_to(log)), start)
-            for log, before, start in zip(LOGS, state.complete_to, starts, strict=True)
+            start > was and not is_covered(rows(log), max(was, expired_to(log)), start)
+            for log, was, start in zip(LOGS, before, starts, strict=True)
         )
 
     def _is_missing(self, key: PartitionKey, row: ArchiveRow, start_offset: int) -> bool:
@@ -243,7 +255,7 @@ class ArchiveSync:
     async def _fetch(self, node: str, key: PartitionKey, which: int, row: ArchiveRow) -> None:
         async def read_piece(position: int) -> bytes:
             request = ArchiveRequest(key, which, row.base_offset, True, position)
-            return await self._call(node, request)
+            return await self._ask(node, request)
 
         await self._archive.copy_segment(row, read_piece)
         _log.info("fetched the archive of offsets %d to %d of %s from %s", *row[3:5], key, node)

@@ -209,6 +209,32 @@ def test_what_comes_broken_gets_no_name(broken: bytes) -> None:
     asyncio.run(run())
 
 
+def test_a_node_that_does_not_answer_is_waited_for_once_a_round() -> None:
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        archives = lacking.follows({"full": full.follows({})})
+        answer, asked = archives._call, list[str]()
+
+        async def count(node: str, request: ArchiveRequest) -> bytes:
+            asked.append(node)
+            return await answer(node, request)
+
+        archives._call = count
+        await archives.run_once()
+        assert asked.count("dead") == 1
+        lacking.publish(1)
+        await lacking.retire(1)
+        await archives.run_once()
+        assert asked.count("dead") == 1, "all that was deleted since is archived here"
+        messages = lacking.logs.messages
+        lacking.publish(2)
+        messages.remove(messages.detach_before(messages.segments[-1].base_offset))
+        await archives.run_once()
+        assert asked.count("dead") == 2
+
+    asyncio.run(run())
+
+
 def test_what_is_missing_here_is_told_apart_from_what_is_gone_until_it_is_copied() -> None:
     async def run() -> None:
         full, lacking = await two_nodes()
