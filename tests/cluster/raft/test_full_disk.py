@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sqlite3
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 from goq.cluster.raft.log.journal import Journal
+from goq.cluster.raft.log.snapshots import Snapshots
+from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.cluster.raft.state_machine.state_machine import Proposal
 from goq.errors import StorageFull
+from goq.storage.disk import RealDisk
 from tests.cluster.raft.fuzz.cluster import Cluster
 from tests.cluster.raft.fuzz.environment.network import Network
 from tests.cluster.raft.fuzz.environment.patches import library_in
@@ -21,11 +25,33 @@ from tests.cluster.raft.fuzz.libraries.library import inside
 from tests.cluster.raft.fuzz.profile import any_sizes
 from tests.cluster.raft.fuzz.watch import Watch
 from tests.support.cluster.raft.node import Words, elect, hardened, manual_time
+from tests.support.node.small_disk import needed_disk
 from tests.support.storage.disk import SimulatedDisk
 
 
 def full(operation: str, _path: Path) -> int | None:
     return errno.ENOSPC if operation == "append" else None
+
+
+def test_a_snapshot_that_does_not_fit_on_the_disk_leaves_its_room(tmp_path: Path) -> None:
+    def create_table(database: sqlite3.Connection) -> None:
+        database.execute("CREATE TABLE IF NOT EXISTS words (word BLOB)")
+
+    machine = SqliteStateMachine(tmp_path / "state", create_table, lambda _db, _proposal: None)
+    machine.connection.execute("INSERT INTO words VALUES (zeroblob(2000000))")
+    with needed_disk(tmp_path / "small", 8) as disk:
+        folder = tmp_path / "small" / "raft"
+        folder.mkdir()
+        snapshots = Snapshots(RealDisk(), folder, machine, lambda: 0.0, 1000)
+        disk.fill(1_000_000)
+        left_bytes = disk.free_bytes()
+        assert not snapshots.create(1, 1, ["n1"])
+        assert disk.free_bytes() == left_bytes
+        assert not list(folder.iterdir())
+        disk.give_back()
+        assert snapshots.create(1, 1, ["n1"])
+        snapshots.discard_outgoing()
+    machine.close()
 
 
 def test_a_term_that_does_not_fit_on_the_disk_is_not_taken() -> None:

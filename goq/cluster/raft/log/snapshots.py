@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from goq.storage.disk import Disk, File, is_temporary
 
 OUT_NAME = "snapshot.out"
 IN_NAME = "snapshot.in"
+_JOURNAL_SUFFIX = "-journal"  # of SQLite, beside a database that it could not finish
 _RECEIVED = re.compile(r"snapshot-\d+-\d+\.in")
 _READ_BYTES = 1024 * 1024
 _log = logging.getLogger(__name__)
@@ -121,6 +123,9 @@ class Snapshots:
                 check = crc32c(self._disk.read(path, position, _READ_BYTES), check)
         except (OSError, StateMachineFailed, StorageFull) as error:
             _log.error("cannot create a snapshot for the followers that need one: %s", error)
+            for name in (OUT_NAME, OUT_NAME + _JOURNAL_SUFFIX):  # they would hold the last room
+                with suppress(OSError):
+                    self._disk.remove(self._folder / name)
             return False
         metadata = SnapshotMetadata(index, term, members, size_bytes, check)
         self._outgoing = _Outgoing(metadata, self._clock())
