@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -242,7 +243,7 @@ class NodeServer:
             start_partitions=self._start_partitions,
             archive_config=self.config.archive,
             node_id=config.node_id,
-            is_disk_full=lambda: self._space.is_full,
+            is_disk_full=partial(getattr, self._space, "is_full"),  # each receive asks
         )
 
     def _has_format(self) -> bool:

@@ -58,6 +58,8 @@ class DiskSpace:
         self.free_bytes = 0
         self.is_given_up = False
         """Whether only writes that a node cannot do without may use the disk."""
+        self.is_full = False
+        """Whether only what is vital finds room, as far as is known."""
         self._path = data_dir / FILE_NAME
         self._lock = threading.Lock()
 
@@ -66,7 +68,7 @@ class DiskSpace:
         free_bytes, _ = self._measure()
         if free_bytes < limits.DISK_START_BYTES:
             self.give_up()
-        self.is_given_up = False  # recovery may write
+        self.is_given_up = self.is_full = False  # recovery may write
 
     def check(self) -> SpaceState:
         """Measure the room, restore the reserve if there is room, and log a change of the state.
@@ -92,13 +94,14 @@ class DiskSpace:
                 state = SpaceState.NEARLY_FULL
             else:
                 state = SpaceState.OK
+            self.is_full = state is SpaceState.FULL
             self._set_state(state)
         return self.state
 
     def give_up(self) -> bool:
         """Free a piece of the reserve; return whether that gave room."""
         with self._lock:
-            self.is_given_up = True
+            self.is_given_up = self.is_full = True
             held_bytes = self._held_bytes()
             if not held_bytes:
                 return False
@@ -111,11 +114,6 @@ class DiskSpace:
     def is_full_now(self) -> bool:
         """Whether the disk has no room at this moment, as measured."""
         return self._measure()[0] < limits.DISK_FULL_BYTES
-
-    @property
-    def is_full(self) -> bool:
-        """Whether only what is vital finds room, as far as is known."""
-        return self.is_given_up or self.state is SpaceState.FULL
 
     def _set_state(self, state: SpaceState) -> None:
         if state is self.state:

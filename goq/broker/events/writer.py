@@ -33,6 +33,11 @@ GROUPS_AT_ONCE = 256
 _EVENTS_PER_ENTRY = 4  # a snapshot that does not start a segment needs so many
 
 
+def disk_is_full() -> StorageFull:
+    """Return the error of an event that is not vital, on a full disk."""
+    return StorageFull("the disk is full; free some space, then send again", retry_after_ms=1000)
+
+
 class EventWriter:
     """Writes the events of a partition, of what ``messages`` has or is about to have.
 
@@ -107,10 +112,8 @@ class EventWriter:
     def check_room(self) -> None:
         """Raise an error if no event can be accepted now."""
         self.commit.check_room(0)
-        if not self.has_room:
-            raise StorageFull(
-                "the disk is full; free some space, then send again", retry_after_ms=1000
-            )
+        if self._is_disk_full():
+            raise disk_is_full()
 
     def record_later(self, event: AnyEvent) -> None:
         """Apply an event without writing it yet. It is written before the next recorded event.

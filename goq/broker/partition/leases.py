@@ -19,7 +19,7 @@ from goq import limits
 from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.recorded_acks import split_recorded
 from goq.broker.events.search import IndexedEventLog
-from goq.broker.events.writer import EventWriter
+from goq.broker.events.writer import EventWriter, disk_is_full
 from goq.broker.log.frame_cache import CachedFrame, FrameFetch, PartitionFrames, UncachedMessages
 from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.failure_policy import failure_context
@@ -126,7 +126,9 @@ class Leases:
         """Raise an error if no event can be accepted now."""
         if self._availability.error is not None:
             raise self._availability.error
-        self._writer.check_room()
+        self._writer.commit.check_room(0)
+        if self._context.is_disk_full():
+            raise disk_is_full()
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply and record events, also of other parts; they are durable when the future is done.
