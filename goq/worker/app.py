@@ -52,7 +52,7 @@ class WorkerApp:
         self._servers = servers
         self._options = {"retries": FOREVER, **options}
         self._functions: list[WorkerFunction] = []
-        self._is_run = threading.Lock()
+        self._runs: dict[str, object] = {}  # no lock: an interrupt cannot tell whether it has one
         self._is_stopping = False  # no Event: a signal handler sets it, maybe while it is being set
         self._error: BaseException | None = None
         self._warned_s = -_WARNED_EVERY_S
@@ -99,9 +99,10 @@ class WorkerApp:
         """
         if not self._functions:
             raise UsageError("the app has no workers: decorate functions with app.worker")
-        if not self._is_run.acquire(blocking=False):
-            raise UsageError("the app runs already")
+        this_run = object()
         try:
+            if self._runs.setdefault("run", this_run) is not this_run:
+                raise UsageError("the app runs already")
             chosen = {**self._options, **options}
             chosen["on_retry"] = partial(self._goes_on, chosen.get("on_retry"))
             with (
@@ -112,8 +113,8 @@ class WorkerApp:
             if self._error is not None:
                 raise self._error
         finally:
-            self._error, self._is_stopping = None, False
-            self._is_run.release()
+            if self._runs == {"run": this_run}:  # without a call, after which an interrupt may come
+                self._error, self._is_stopping, self._runs = None, False, {}
 
     def stop(self) -> None:
         """Take no more messages; :meth:`run` returns when the running functions have ended.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import goq
 from goq.errors import UsageError
 from goq.worker import app as worker_app
+from tests.support.client.interrupts import interrupted_at
 from tests.support.client.worker_app import is_done, running, state_of
 from tests.support.eventually import eventually
 
@@ -238,3 +240,17 @@ def test_an_interrupt_before_a_worker_has_begun_ends_the_run(
     running_it.start()
     running_it.join(30)
     assert not running_it.is_alive()
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="another tracer counts instructions too")
+def test_an_app_may_run_again_after_an_interrupt_at_any_moment() -> None:
+    for number in itertools.count(1):
+        app = goq.WorkerApp("http://127.0.0.1:1")
+        app.worker("orders", group="g")(print)
+        app.stop()
+        is_interrupted = interrupted_at(number, app.run, ("worker/app.py",))
+        app.stop()
+        app.run()
+        if not is_interrupted:
+            break
+    assert number > 20
