@@ -156,14 +156,14 @@ class StopsAtFirstRetry(logging.Handler):
 
 
 def test_a_stop_while_no_node_answers_ends_the_run_without_an_error(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(worker_app, "_STOP_RETRIES_S", 0.0)
     app = goq.WorkerApp("http://127.0.0.1:1")
     app.worker("orders", group="g")(print)
     logger, stops = logging.getLogger("goq.client"), StopsAtFirstRetry(app)
     monkeypatch.setattr(logger, "handlers", [stops])
-    monkeypatch.setattr(logger, "level", logging.INFO)
+    caplog.set_level(logging.INFO, logger.name)
     with running(app) as errors:
         assert stops.has_stopped.wait(30)
     assert errors == []
