@@ -38,6 +38,7 @@ def expected(count: int) -> list[str]:
     return sorted(f"v{number}" for number in range(count))
 
 
+@pytest.mark.long
 def test_a_stream_through_any_trouble_writes_each_row_once(
     spark: SparkSession, node: RunningNode, topic: str, tmp_path: Path, seed: int
 ) -> None:

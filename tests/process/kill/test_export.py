@@ -164,6 +164,7 @@ def moments(exporting: Exporting) -> Mapping[str, Callable[[int], bool]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.long)])
 def test_killed_at_any_moment_an_export_leaves_whole_files_and_each_row_once(
     kills: int, node: NodeProcess, publisher: Publisher, tmp_path: Path

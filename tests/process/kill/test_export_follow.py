@@ -31,6 +31,7 @@ def values(lake: Path) -> list[bytes]:
     return [row["value"] for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
 
 
+@pytest.mark.long
 def test_it_says_once_that_it_waits_and_goes_on_with_the_node_until_it_is_interrupted(
     node: NodeProcess, tmp_path: Path
 ) -> None:

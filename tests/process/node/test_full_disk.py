@@ -153,6 +153,7 @@ def test_a_nearly_full_disk_is_told_and_takes_messages(node: Disked) -> None:
     assert "is nearly full" in process.log_text()
 
 
+@pytest.mark.long
 def test_a_node_of_a_cluster_with_a_full_disk_follows_and_relays(tmp_path: Path) -> None:
     with (
         needed_disk(tmp_path / "n3", DISK_MIB) as disk,

@@ -14,7 +14,7 @@ from goq.api.router import Route
 from tests.support.node.running_node import RunningNode
 
 SETTINGS = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

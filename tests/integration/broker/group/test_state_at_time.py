@@ -195,13 +195,13 @@ def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("seed", first_of(range(6), quick=2))
+@pytest.mark.parametrize("seed", first_of(range(6), quick=1))
 def test_the_past_is_as_it_was_seen(tmp_path: Path, seed: int) -> None:
     assert one_past(tmp_path, seed, MOMENTS)
 
 
 @pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("seed", first_of(range(20, 24), quick=2))
+@pytest.mark.parametrize("seed", first_of(range(20, 24), quick=1))
 def test_what_retention_left_of_the_past_is_as_it_was_seen(tmp_path: Path, seed: int) -> None:
     one_past(tmp_path, seed, MOMENTS, trims=True)
 
@@ -224,7 +224,7 @@ def without_producers(state: PartitionState) -> Any:
 
 
 @pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("seed", first_of(range(40, 44), quick=2))
+@pytest.mark.parametrize("seed", first_of(range(40, 44), quick=1))
 def test_a_snapshot_and_what_follows_make_the_state_that_all_events_make(
     tmp_path: Path, seed: int
 ) -> None:

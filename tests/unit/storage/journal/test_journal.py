@@ -30,6 +30,7 @@ from goq.storage.journal.piece import (
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.recovery_point import FILE_NAME, DurableEnd
 from goq.storage.verification import verify_log
+from tests.support.effort import first_of
 from tests.support.storage.disk import InlineExecutor, SimulatedCrash, SimulatedDisk
 from tests.support.storage.logs import append, frame_of, read_all
 
@@ -223,7 +224,7 @@ def test_a_segment_that_the_journal_gave_up_and_that_is_emptied_is_told() -> Non
     assert again.end_offset == 3
 
 
-@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("power", first_of([True, False], quick=1))
 def test_no_crash_while_a_piece_is_given_up_makes_damage_look_like_a_torn_tail(power: bool) -> None:
     number, is_done = 0, False
     while not is_done:
