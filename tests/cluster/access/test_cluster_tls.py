@@ -21,7 +21,7 @@ from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
 from tests.support.node.ports import HOST, free_port
 
-# a stop may cut a handshake off: uvloop closes that connection with its loop only, and warns
+# uvloop keeps what Raft's port has accepted until its loop closes, if a stop cuts its handshake off
 _CUT_OFF = pytest.mark.filterwarnings("ignore:unclosed resource <TCPTransport:ResourceWarning")
 pytestmark = [needs_openssl, _CUT_OFF]
 MARKER = b"marker-of-a-value"
