@@ -23,7 +23,7 @@ from goq.delivery.events.event import AnyEvent, token_of
 from goq.delivery.events.frame_codec import encode_event_frame
 from goq.delivery.partition_state import PartitionState
 from goq.delivery.snapshot import EncodedSnapshot
-from goq.errors import GoqError, StorageFull
+from goq.errors import GoqError
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
 
@@ -31,11 +31,6 @@ _DEFERRED_MAX = 32
 GROUPS_AT_ONCE = 256
 """How many groups one step of the event loop encodes ahead of a snapshot: 1 to 3 ms."""
 _EVENTS_PER_ENTRY = 4  # a snapshot that does not start a segment needs so many
-
-
-def disk_is_full() -> StorageFull:
-    """Return the error of an event that is not vital, on a full disk."""
-    return StorageFull("the disk is full; free some space, then send again", retry_after_ms=1000)
 
 
 class EventWriter:
@@ -108,12 +103,6 @@ class EventWriter:
         offline, and with it what would make room.
         """
         return not self._is_disk_full()
-
-    def check_room(self) -> None:
-        """Raise an error if no event can be accepted now."""
-        self.commit.check_room(0)
-        if self._is_disk_full():
-            raise disk_is_full()
 
     def record_later(self, event: AnyEvent) -> None:
         """Apply an event without writing it yet. It is written before the next recorded event.

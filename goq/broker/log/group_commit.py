@@ -355,16 +355,14 @@ class GroupCommit:
         """
         if self._admission:
             self._admission.settle(stored=False)
-        has_failed = bool(self.log.failed)
-        queued = self._queue.take_waiters() if has_failed else []
-        if has_failed:
+        if self.log.failed:
             self._closed = error
             self.pending.forget(error)
         for each in written:
             reject(each.done, doubt or error)
-        for done in queued:
-            reject(done, error)
-        if has_failed:
+        if self.log.failed:
+            for done in self._queue.take_waiters():
+                reject(done, error)
             self._busy = False
             self._idle.set()
         else:

@@ -189,10 +189,11 @@ class Appender:
             return  # a frame that was stored at the same time has recorded it
         try:
             self._availability.check()
-            self._writer.check_room()
-            self._writer.record([Named(producer_id, client_id)])
+            self._writer.commit.check_room(0)
+            if self._writer.has_room:
+                self._writer.record([Named(producer_id, client_id)])
         except GoqError:
-            pass  # the event log or the disk is full: the next publish records it
+            pass  # the event log is full: the next publish records it
 
     async def close(self) -> None:
         """Make queued frames durable and close the log; raise as the log does."""

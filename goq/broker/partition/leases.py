@@ -19,7 +19,7 @@ from goq import limits
 from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.recorded_acks import split_recorded
 from goq.broker.events.search import IndexedEventLog
-from goq.broker.events.writer import EventWriter, disk_is_full
+from goq.broker.events.writer import EventWriter
 from goq.broker.log.frame_cache import CachedFrame, FrameFetch, PartitionFrames, UncachedMessages
 from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.failure_policy import failure_context
@@ -43,7 +43,7 @@ from goq.delivery.settlement import (
     release_undelivered,
     spans_of,
 )
-from goq.errors import GoqError
+from goq.errors import GoqError, StorageFull
 from goq.frame.view import FrameView
 from goq.model import Receipt
 from goq.storage.log.reader import ReadResult
@@ -128,7 +128,9 @@ class Leases:
             raise self._availability.error
         self._writer.commit.check_room(0)
         if self._context.is_disk_full():
-            raise disk_is_full()
+            raise StorageFull(
+                "the disk is full; free some space, then send again", retry_after_ms=1000
+            )
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply and record events, also of other parts; they are durable when the future is done.
