@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
             self._refuse(Unavailable("the node has no free connection", retry_after_ms=1000))
         else:
             self._admitted = True
-            shared.connection_count += 1
+            shared.admitted_count += 1
             self._watch_reading()
 
     def data_received(self, data: bytes) -> None:
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             self._held.cancel()
         self._reader.close()
         if self._admitted:
-            self._shared.connection_count -= 1
+            self._shared.admitted_count -= 1
         self._shared.leave(self)
 
     def pause_writing(self) -> None:

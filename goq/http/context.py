@@ -21,6 +21,7 @@ from goq.http.unsent_answers import UnsentAnswers
 
 if TYPE_CHECKING:
     from goq.http.connection import Connection
+    from goq.http.tls.handshake import TlsHandshake
 
 
 class HttpLimits(msgspec.Struct, frozen=True):
@@ -113,16 +114,15 @@ class KnownHeads:
 class ServerContext:
     """Handler, limits and counters of one server, in one event loop.
 
-    ``connections`` holds every open connection. ``connection_count`` counts only admitted ones and
-    ``handshakes``: a
-    refused connection stays open until its refusal has reached the client. ``known_hosts`` are
-    values of ``Host`` that were found allowed.
+    ``connections`` holds every open connection, ``handshakes`` those that are not behind TLS yet.
+    ``admitted_count`` counts connections that were not refused: a refused one stays open until its
+    refusal has reached the client. ``known_hosts`` are values of ``Host`` that were found allowed.
     """
 
     __slots__ = (
+        "admitted_count",
         "allowed_hosts",
         "bodies_in_flight_bytes",
-        "connection_count",
         "connections",
         "draining",
         "failures",
@@ -165,12 +165,17 @@ class ServerContext:
         self.connections: set[Connection] = set()
         self.draining = False
         self.on_empty: asyncio.Future[None] | None = None
-        self.connection_count = 0
-        self.handshakes: set[asyncio.Task[None]] = set()
+        self.admitted_count = 0
+        self.handshakes: set[TlsHandshake] = set()
         self.requests_total = 0
         self.bodies_in_flight_bytes = 0
         self.pulse = StreamHeartbeat(limits.heartbeat_ms)
         self.unsent = UnsentAnswers(limits.unsent_bytes_max)
+
+    @property
+    def connection_count(self) -> int:
+        """The number of handshakes and admitted connections."""
+        return self.admitted_count + len(self.handshakes)
 
     def leave(self, connection: Connection) -> None:
         """Remove a lost connection; the last one ends a drain."""

@@ -6,8 +6,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
+from goq import limits
 from goq.errors import GoqError
 from goq.histogram import Histogram
 from goq.http.allowed_hosts import AllowedHosts
@@ -64,12 +65,37 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         shared.loop = loop
         self._server = await loop.create_server(
-            lambda: Connection(shared) if tls is None else TlsHandshake(shared, tls()),
+            lambda: Connection(shared) if tls is None else self._handshake(tls()),
             host,
             port,
             backlog=BACKLOG,
         )
         shared.loop_watch.start(loop)
+
+    def _handshake(self, context: ssl.SSLContext) -> TlsHandshake:
+        return TlsHandshake(self, self._shared.loop, context, limits.TLS_HANDSHAKE_TIMEOUT_S)
+
+    # HandshakeOwner
+
+    def on_handshake(self, handshake: TlsHandshake) -> None:
+        """Count a handshake as a connection, or refuse it when the server has too many."""
+        shared = self._shared
+        if shared.draining or shared.connection_count >= shared.limits.connections_max:
+            handshake.abort("the server takes no more connections")
+        else:
+            shared.handshakes.add(handshake)
+
+    def on_handshake_end(self, handshake: TlsHandshake) -> None:
+        """Forget a handshake."""
+        self._shared.handshakes.discard(handshake)
+
+    def on_secure(self, transport: asyncio.Transport) -> Connection:
+        """Return the connection of a client that is behind TLS now."""
+        connection = Connection(self._shared)
+        connection.certificate = _certificate_names(transport)
+        return connection
+
+    # Figures
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -128,7 +154,7 @@ class HttpServer:
         shared.loop_watch.stop()
         self._server.close()
         for handshake in list(shared.handshakes):
-            handshake.cancel()
+            handshake.abort("the server is stopping")
         for connection in list(shared.connections):
             connection.drain()
 
@@ -159,6 +185,14 @@ class HttpServer:
             shared.on_empty = shared.loop.create_future()
             await asyncio.wait([shared.on_empty], timeout=timeout_ms / 1000)
         return not shared.connections
+
+
+def _certificate_names(transport: asyncio.Transport) -> tuple[str, ...]:
+    """Return the names in the client's certificate: its common name, and alternative URIs."""
+    found: dict[str, Any] = transport.get_extra_info("ssl_object").getpeercert() or {}
+    subject = [name for pairs in found.get("subject", ()) for name in pairs]
+    names = [value for kind, value in subject if kind == "commonName"]
+    return (*names, *(value for kind, value in found.get("subjectAltName", ()) if kind == "URI"))
 
 
 def check_bindable(host: str, port: int) -> None:

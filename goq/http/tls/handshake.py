@@ -1,55 +1,86 @@
-"""The TLS handshake of one connection, before it is a connection of the server.
+"""The TLS handshake of one connection, before it is a connection of a server.
 
 The event loop could do it, but shows a connection only once its handshake is over: thousands of
-clients that say nothing would then hold descriptors that nothing counts. Here a handshake counts as
-a connection from its first byte on, and ends after ``limits.TLS_HANDSHAKE_TIMEOUT_S``.
+clients that say nothing would then hold descriptors that nothing counts, and those whose handshake
+is under way when the server stops would stay open. Here its owner knows a handshake from its first
+byte on, can abort it, and learns of its end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
-from typing import TYPE_CHECKING, Any, cast
+from typing import Protocol, cast
 
-from goq import limits
-from goq.http.connection import Connection
+_log = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    from goq.http.context import ServerContext
+
+class HandshakeOwner(Protocol):
+    """The server whose connections begin with a handshake."""
+
+    def on_handshake(self, handshake: TlsHandshake) -> None:
+        """A client connected; the owner may abort the handshake."""
+        ...
+
+    def on_handshake_end(self, handshake: TlsHandshake) -> None:
+        """The handshake succeeded, failed or was aborted."""
+        ...
+
+    def on_secure(self, transport: asyncio.Transport) -> asyncio.Protocol:
+        """Return the protocol of a connection whose handshake succeeded."""
+        ...
 
 
 class TlsHandshake(asyncio.Protocol):
-    """Makes a :class:`Connection` of a socket, behind TLS."""
+    """Gives a socket to a protocol of its owner once it is behind TLS.
 
-    def __init__(self, shared: ServerContext, context: ssl.SSLContext) -> None:
-        self._shared = shared
+    A handshake that is not over after ``timeout_s`` fails.
+    """
+
+    def __init__(
+        self,
+        owner: HandshakeOwner,
+        loop: asyncio.AbstractEventLoop,
+        context: ssl.SSLContext,
+        timeout_s: float,
+    ) -> None:
+        self._owner = owner
+        self._loop = loop
         self._context = context
+        self._timeout_s = timeout_s
         self._early: list[bytes] = []
         self._has_ended = False
+        self._plain: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def abort(self, reason: str, level: int = logging.DEBUG) -> None:
+        """Close the connection at once, and log the reason."""
+        if self._plain is not None:
+            peer = self._plain.get_extra_info("peername")
+            _log.log(level, "TLS handshake with %s ended: %s", peer, reason)
+            self._plain.abort()
+        if self._task is not None:
+            self._task.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, or close the connection if the server has too many."""
-        shared = self._shared
-        plain = cast(asyncio.Transport, transport)  # uvloop's is not one by class
-        if shared.draining or shared.connection_count >= shared.limits.connections_max:
-            plain.abort()
+        """Begin, unless the owner aborts it."""
+        self._plain = cast(asyncio.Transport, transport)  # uvloop's is not one by class
+        self._owner.on_handshake(self)
+        if self._plain.is_closing():
+            self._owner.on_handshake_end(self)
             return
-        shared.connection_count += 1
-        task = shared.loop.create_task(self._shake_hands(plain))
-        shared.handshakes.add(task)
-        task.add_done_callback(shared.handshakes.discard)
+        self._task = self._loop.create_task(self._shake_hands(self._plain))
 
     async def _shake_hands(self, plain: asyncio.Transport) -> None:
-        shared = self._shared
         try:
             secure = await self._start_tls(plain)
         except (OSError, ssl.SSLError):
             return  # the client is gone, too slow, or not allowed
         finally:
-            shared.connection_count -= 1
-        if secure is None or self._has_ended:
-            return
-        self._become(secure)
+            self._owner.on_handshake_end(self)
+        if secure is not None and not self._has_ended:
+            self._hand_over(secure)
 
     async def _start_tls(self, plain: asyncio.Transport) -> asyncio.Transport | None:
         """Return the transport behind TLS.
@@ -57,7 +88,7 @@ class TlsHandshake(asyncio.Protocol):
         uvloop has begun to read when this begins, and start_tls would lose what it has read.
         """
         plain.pause_reading()
-        data, loop = b"".join(self._early), self._shared.loop
+        data, loop = b"".join(self._early), self._loop
         self._early.clear()
         starting = loop.create_task(
             loop.start_tls(
@@ -65,7 +96,7 @@ class TlsHandshake(asyncio.Protocol):
                 self,
                 self._context,
                 server_side=True,
-                ssl_handshake_timeout=limits.TLS_HANDSHAKE_TIMEOUT_S,
+                ssl_handshake_timeout=self._timeout_s,
             )
         )
         try:
@@ -78,13 +109,12 @@ class TlsHandshake(asyncio.Protocol):
             plain.abort()
             raise
 
-    def _become(self, secure: asyncio.Transport) -> None:
-        connection = Connection(self._shared)
-        connection.certificate = _names_of(secure)
-        secure.set_protocol(connection)
-        connection.connection_made(secure)
+    def _hand_over(self, secure: asyncio.Transport) -> None:
+        protocol = self._owner.on_secure(secure)
+        secure.set_protocol(protocol)
+        protocol.connection_made(secure)
         for data in self._early:
-            connection.data_received(data)
+            protocol.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         """Keep what arrives before the handshake, or between it and the connection."""
@@ -104,11 +134,3 @@ def _feed(plain: asyncio.Transport, data: bytes) -> None:
         buffer[:count] = data[:count]
         protocol.buffer_updated(count)
         data = data[count:]
-
-
-def _names_of(transport: asyncio.Transport) -> tuple[str, ...]:
-    """Return the names in the client's certificate: its common name, and alternative URIs."""
-    found: dict[str, Any] = transport.get_extra_info("ssl_object").getpeercert() or {}
-    subject = [name for pairs in found.get("subject", ()) for name in pairs]
-    names = [value for kind, value in subject if kind == "commonName"]
-    return (*names, *(value for kind, value in found.get("subjectAltName", ()) if kind == "URI"))

@@ -21,9 +21,7 @@ from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
 from tests.support.node.ports import HOST, free_port
 
-# uvloop keeps what Raft's port has accepted until its loop closes, if a stop cuts its handshake off
-_CUT_OFF = pytest.mark.filterwarnings("ignore:unclosed resource <TCPTransport:ResourceWarning")
-pytestmark = [needs_openssl, _CUT_OFF]
+pytestmark = needs_openssl
 MARKER = b"marker-of-a-value"
 COUNT = 10_000
 

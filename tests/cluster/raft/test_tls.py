@@ -7,7 +7,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import uvloop
 
+from goq import limits
 from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.transport.link import Credentials, Link
 from goq.cluster.raft.transport.tls import tls_credentials
@@ -95,6 +97,59 @@ def test_certificates_of_another_authority_and_none_at_all_open_nothing(tmp_path
     assert not meet(forged, n2)
     assert not meet(Credentials(SECRET), n2)
     assert not meet(authority.credentials("n1"), Credentials(SECRET))
+
+
+def new_acceptor(folder: Path) -> Counted:
+    """Return a member n2 with TLS, not started. Created in a running event loop."""
+    credentials = Authority(folder / "ca").credentials("n2")
+    return side("n2", RaftMember("n1=127.0.0.1:1"), credentials)
+
+
+class SilentClient(asyncio.Protocol):
+    """A connection that sends nothing."""
+
+    is_closed = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+
+
+async def silent_client(port: int) -> SilentClient:
+    loop = asyncio.get_running_loop()
+    _, client = await loop.create_connection(SilentClient, "127.0.0.1", port)
+    return client
+
+
+@needs_openssl
+def test_silent_clients_in_any_number_hold_few_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_HANDSHAKES_MAX", 5)
+    monkeypatch.setattr(limits, "RAFT_HANDSHAKE_TIMEOUT_S", 60)
+
+    async def test() -> None:
+        acceptor = new_acceptor(tmp_path)
+        await acceptor.start()
+        clients = [await silent_client(acceptor.port) for _ in range(40)]
+        await until(lambda: sum(client.is_closed for client in clients) == 35)
+        assert len(acceptor._handshaking) == 5
+        acceptor.destroy()
+        await until(lambda: all(client.is_closed for client in clients))
+
+    uvloop.run(test())
+
+
+@needs_openssl
+def test_a_member_that_stops_closes_connections_in_their_handshake(tmp_path: Path) -> None:
+    async def test() -> None:
+        acceptor = new_acceptor(tmp_path)
+        await acceptor.start()
+        client = await silent_client(acceptor.port)
+        await until(lambda: acceptor._handshaking)
+        acceptor.destroy()
+        await until(lambda: client.is_closed)
+
+    uvloop.run(test())
 
 
 def test_certificates_that_are_none_are_told(tmp_path: Path) -> None:

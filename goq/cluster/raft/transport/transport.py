@@ -23,6 +23,7 @@ from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.transport.link import Credentials, Link
 from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.errors import InvalidInput
+from goq.http.tls.handshake import TlsHandshake
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._loop = asyncio.get_running_loop()
         self._peers = {str(node.id): node for node in other_nodes}
         self._links: dict[str, Link] = {}
-        self._handshaking: dict[Link, None] = {}  # oldest first
+        self._handshaking: dict[Link | TlsHandshake, None] = {}  # oldest first
         self._dial_tasks: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._check_timer: asyncio.TimerHandle | None = None
@@ -84,14 +85,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
     async def start(self) -> None:
         """Listen, and start to dial; raise ``OSError`` if the address is not available."""
         host, port = self._listen
-        tls = self._credentials.server_tls
-        self._server = await self._loop.create_server(
-            self._on_connection,
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=limits.RAFT_HANDSHAKE_TIMEOUT_S if tls else None,
-        )
+        self._server = await self._loop.create_server(self._on_connection, host, port)
         for node in self._peers.values():
             self._start_dialing(node)
         self._check_links()
@@ -206,14 +200,39 @@ class SecureTransport(Transport):  # type: ignore[misc]
             self._onNodeDisconnected(self._peers[link.peer])
             self._on_message()
 
-    def _on_connection(self) -> Link:
+    # HandshakeOwner
+
+    def on_handshake(self, handshake: TlsHandshake) -> None:
+        """Count a handshake; the oldest makes room for it."""
+        self._begin_handshake(handshake)
+
+    def on_handshake_end(self, handshake: TlsHandshake) -> None:
+        """Forget a handshake."""
+        self._handshaking.pop(handshake, None)
+
+    def on_secure(self, transport: asyncio.Transport) -> Link:
+        """Return the link of a peer that is behind TLS now."""
+        return self._accept()
+
+    # Connections
+
+    def _on_connection(self) -> Link | TlsHandshake:
+        tls = self._credentials.server_tls
+        if tls is None:
+            return self._accept()
+        return TlsHandshake(self, self._loop, tls, limits.RAFT_HANDSHAKE_TIMEOUT_S)
+
+    def _accept(self) -> Link:
         link = self._new_link("")
-        self._handshaking[link] = None
+        self._begin_handshake(link)
+        return link
+
+    def _begin_handshake(self, connection: Link | TlsHandshake) -> None:
+        self._handshaking[connection] = None
         if len(self._handshaking) > limits.RAFT_HANDSHAKES_MAX:
             oldest = next(iter(self._handshaking))
             del self._handshaking[oldest]
-            oldest.abort("too many connections in their handshake")
-        return link
+            oldest.abort("too many connections in their handshake", logging.WARNING)
 
     def _new_link(self, peer: str) -> Link:
         return Link(
