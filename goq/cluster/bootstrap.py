@@ -220,6 +220,7 @@ class ClusterBootstrap:
             member.nodes.call,
             broker.clock,
             lambda: registered_disk(state(), name) == member.disk_id.id,
+            lambda: freshness.catch_up(),
             lambda: divergence.is_pending,
         )
         opened.leaders.has_session = heartbeats.has_session

@@ -6,8 +6,8 @@ answer by an acknowledged change:
 - A change is acknowledged when every node that is up has reconciled it (:meth:`spread`). A node
   that does not answer for ``limits.METADATA_SPREAD_TIMEOUT_MS`` is not waited for. If it was
   stopped or cut off meanwhile, it has lost its session, and leads nothing.
-- A node that starts is not waited for before the cluster knows that it is up. Until it has
-  reconciled that (:attr:`is_waited_for`), it catches up before it shows or changes metadata.
+- A node that starts, or was fenced, is not waited for before the cluster knows that it is up. Until
+  it has reconciled that (:attr:`is_waited_for`), it catches up before it shows or changes metadata.
 - A miss is answered when it holds after a read index (:meth:`catch_up`): a barrier in the Raft log,
   as in Raft's linearizable reads (Ongaro 2014, section 6.4).
 
@@ -85,7 +85,7 @@ class MetadataFreshness:
         self.reconciled_version = -1
         """The version of the metadata that this node's topics follow."""
         self.is_waited_for = False
-        """Whether changes wait for this node too: it has reconciled that it is up again."""
+        """Whether changes wait for this node too: it has reconciled that it is up."""
         self._name = name
         self._incarnation = incarnation
         self._state = state
@@ -106,8 +106,7 @@ class MetadataFreshness:
         """Note that this node's topics follow a state of the metadata, perhaps an older one."""
         self.reconciled_version = state.version
         own = state.nodes.get(self._name)
-        if own is not None and own.incarnation == self._incarnation and own.is_up:
-            self.is_waited_for = True
+        self.is_waited_for = own is not None and own.incarnation == self._incarnation and own.is_up
         if self._reconciled is not None:
             self._reconciled.set_result(None)
             self._reconciled = None

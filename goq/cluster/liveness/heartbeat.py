@@ -6,6 +6,11 @@ controller fences a node that it has not heard for ``NODE_SESSION_TIMEOUT_MS``.
 A heartbeat says for how long the node got no answers from this controller. Above
 that time it counts as not sent, on both sides. So a node that is heard and hears
 nothing is fenced, and a controller whose answers get lost hears no majority and hands over.
+
+After a silence the node may have been fenced, and others may lead what it led. So the first answer
+after one does not make its session valid: the node first catches up with the metadata, where it
+would find that. A controller that stood still answers itself; it cannot catch up if another one was
+elected meanwhile.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ HAS_LEFT = (
 HEARTBEAT = CALL_PREFIX + "heartbeat"
 _ANNOUNCEMENTS = 20
 _ANNOUNCE_PAUSE_S = 0.05
+_CATCH_UP_PAUSE_S = 0.05
 Call = Callable[[str, str, bytes], Awaitable[bytes]]
 """Calls a node by its id, with a path and a body; raises ``GoqError``."""
 
@@ -46,8 +52,9 @@ class HeartbeatSender:
     ``heartbeat`` returns the current heartbeat. ``on_local_heartbeat`` is this node's own
     controller. ``is_registered`` returns whether the cluster metadata lists this node, with this
     disk: while a node that joins again catches up, they list the one that had its id before.
-    ``has_diverged`` returns whether this node's metadata contradicts the cluster's: then it sends
-    nothing and has no session, so that the controller fences it.
+    ``catch_up`` returns once this node follows all metadata of before the call; it raises
+    ``GoqError``. ``has_diverged`` returns whether this node's metadata contradicts the cluster's:
+    then it sends nothing and has no session, so that the controller fences it.
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class HeartbeatSender:
         call: Call,
         clock: Clock,
         is_registered: Callable[[], bool],
+        catch_up: Callable[[], Awaitable[None]],
         has_diverged: Callable[[], bool] = lambda: False,
     ) -> None:
         self.controller: str | None = None
@@ -73,8 +81,10 @@ class HeartbeatSender:
         self._clock = clock
         self._round_trips_ms: deque[int] = deque(maxlen=limits.CLOCK_SAMPLES_MAX)
         self._is_registered = is_registered
+        self._catch_up = catch_up
         self._has_diverged = has_diverged
         self._acknowledged_s = -math.inf
+        self._catching_up: asyncio.Task[None] | None = None
         self._unanswered_since_s: float | None = None
         self._without_levels: set[str] = set()
         self._has_controller = asyncio.Event()
@@ -82,9 +92,12 @@ class HeartbeatSender:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        while True:
-            await next_beat(limits.NODE_HEARTBEAT_MS / 1000)
-            self._tasks.start(self.send())  # one that hangs does not delay the next
+        try:
+            while True:
+                await next_beat(limits.NODE_HEARTBEAT_MS / 1000)
+                self._tasks.start(self.send())  # one that hangs does not delay the next
+        finally:
+            self._tasks.cancel()
 
     async def send(self) -> None:
         """Send one heartbeat; a failure is made good by the next."""
@@ -144,7 +157,24 @@ class HeartbeatSender:
         self._note_answer(controller, sent_s)
         self.has_left = False
         if not heartbeat.is_unanswered:  # else the controller did not count it
-            self._acknowledged_s = max(self._acknowledged_s, sent_s)
+            self._note_acknowledged(sent_s)
+
+    def _note_acknowledged(self, sent_s: float) -> None:
+        if self._is_silent():
+            if self._catching_up is not None:
+                self._catching_up.cancel()  # it may have begun before the node was fenced
+            self._catching_up = self._tasks.start(self._catch_up_after_silence())
+        self._acknowledged_s = max(self._acknowledged_s, sent_s)
+
+    async def _catch_up_after_silence(self) -> None:
+        while True:
+            try:
+                await self._catch_up()
+                break
+            except GoqError as error:
+                _log.debug("this node does not know the newest metadata yet: %s", error)
+                await asyncio.sleep(_CATCH_UP_PAUSE_S)
+        self._catching_up = None
 
     def _note_answer(self, controller: str, sent_s: float) -> None:
         if controller == self.controller:
@@ -173,10 +203,11 @@ class HeartbeatSender:
         which is later. So a node that was suspended finds out here, before it learns what was
         decided meanwhile.
         """
-        if self._has_diverged():
-            return False
+        return self._catching_up is None and not self._has_diverged() and not self._is_silent()
+
+    def _is_silent(self) -> bool:
         silent_s = asyncio.get_running_loop().time() - self._acknowledged_s
-        return silent_s < limits.NODE_SESSION_TIMEOUT_MS / 1000
+        return silent_s >= limits.NODE_SESSION_TIMEOUT_MS / 1000
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True):

@@ -183,7 +183,7 @@ def test_a_node_answers_how_far_it_is_when_the_time_is_over() -> None:
     _run(test)
 
 
-def test_a_node_is_waited_for_once_it_follows_that_it_is_up_since_its_start() -> None:
+def test_a_node_is_waited_for_while_it_follows_that_it_is_up_since_its_start() -> None:
     freshness = _node("n1", _state(version=3))
     assert not freshness.is_waited_for
     before = _state(3, n1=True)
@@ -191,9 +191,9 @@ def test_a_node_is_waited_for_once_it_follows_that_it_is_up_since_its_start() ->
     for state in (before, _state(4, n1=False)):
         freshness.on_reconciled(state)
         assert not freshness.is_waited_for
-    freshness.on_reconciled(_state(5, n1=True))
-    freshness.on_reconciled(_state(6, n1=False))
-    assert freshness.is_waited_for
+    for version, is_up in ((5, True), (6, False), (7, True)):
+        freshness.on_reconciled(_state(version, n1=is_up))
+        assert freshness.is_waited_for is is_up
 
 
 def _state(version: int, **is_up: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from goq.clock import ManualClock
 from goq.cluster.controller.node_liveness import Heartbeat
+from goq.cluster.liveness import heartbeat
 from goq.cluster.liveness.heartbeat import (
     HAS_LEFT,
     HeartbeatSender,
@@ -51,7 +53,16 @@ class Controller:
         return self.answer
 
 
-def sender(controller: Controller, *, has_diverged: bool = False) -> HeartbeatSender:
+async def at_once() -> None:
+    """Know the newest metadata already."""
+
+
+def sender(
+    controller: Controller,
+    *,
+    catch_up: Callable[[], Awaitable[None]] = at_once,
+    has_diverged: bool = False,
+) -> HeartbeatSender:
     found = HeartbeatSender(
         "n1",
         lambda: HEARTBEAT,
@@ -59,6 +70,7 @@ def sender(controller: Controller, *, has_diverged: bool = False) -> HeartbeatSe
         controller.call,
         ManualClock(CLOCK_MS * 1000),
         lambda: True,
+        catch_up,
         lambda: has_diverged,
     )
     found.set_controller("n2")
@@ -66,8 +78,8 @@ def sender(controller: Controller, *, has_diverged: bool = False) -> HeartbeatSe
 
 
 def test_a_heartbeat_reads_back() -> None:
-    for heartbeat in (HEARTBEAT, HEARTBEAT._replace(unreachable=frozenset({"n2", "n3"}))):
-        assert decode_heartbeat(encode_heartbeat(heartbeat)) == heartbeat
+    for each in (HEARTBEAT, HEARTBEAT._replace(unreachable=frozenset({"n2", "n3"}))):
+        assert decode_heartbeat(encode_heartbeat(each)) == each
 
 
 def test_a_heartbeat_of_an_earlier_version_has_level_0() -> None:
@@ -102,6 +114,7 @@ def test_a_node_learns_the_clocks_from_the_answer_if_there_is_one() -> None:
         ):
             controller.answer = answer
             await heartbeats.send()
+            await settled()
             assert heartbeats.clock_skews_ms == known
             assert heartbeats.has_session()
 
@@ -122,6 +135,7 @@ def test_a_controller_of_an_earlier_version_gets_what_it_knows() -> None:
             await heartbeats.send()
         assert [len(fields) for fields in controller.received] == [12, 7, 7, 7]
         assert controller.received[-1] == BEFORE_LEVELS
+        await settled()
         assert heartbeats.has_session()
         controller.is_earlier_version = False  # upgraded, and elected again
         heartbeats.set_controller("n2")
@@ -148,6 +162,7 @@ def test_a_failure_to_reach_the_controller_says_nothing_of_its_version() -> None
         assert fields == [*BEFORE_LEVELS, 1, CLOCK_MS, 0]
         assert unanswered_ms < 60_000  # how long the failure took on this machine
         assert unreachable == []
+        await settled()
         assert heartbeats.has_session()
 
     asyncio.run(run())
@@ -193,6 +208,7 @@ def test_a_heartbeat_says_for_how_long_this_controller_has_not_answered(
         await heartbeats.send()  # the controller ignores it: the node has no session by it
         assert not heartbeats.has_session()
         await heartbeats.send()
+        await settled()
         assert heartbeats.has_session()
         assert [fields[UNANSWERED] for fields in controller.received][4:] == [2000, 0]
         heartbeats._call = lose_the_answer
@@ -230,6 +246,92 @@ def test_a_refused_heartbeat_is_an_answered_one(
         heartbeats._call = answering
         await heartbeats.send()
         assert controller.received[-1][UNANSWERED] == (1000 if is_answer else 3000)
+
+    asyncio.run(run())
+
+
+# After a silence
+
+
+class Metadata:
+    """The metadata of a node, which it catches up with when a test lets it."""
+
+    def __init__(self) -> None:
+        self.caught_up: list[asyncio.Future[None]] = []
+
+    async def catch_up(self) -> None:
+        self.caught_up.append(asyncio.get_running_loop().create_future())
+        await self.caught_up[-1]
+
+
+async def settled() -> None:
+    """Let all that can go on go on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_node_that_was_silent_has_no_session_before_it_knows_the_newest_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        metadata = Metadata()
+        heartbeats = sender(Controller(is_earlier_version=False), catch_up=metadata.catch_up)
+        moments = Moments(monkeypatch)
+        for silent_s, catches_up in ((0, True), (0.999, False), (1, True)):
+            moments.now_s += silent_s
+            before = len(metadata.caught_up)
+            for _ in range(2):
+                await heartbeats.send()
+                await settled()
+            assert len(metadata.caught_up) == before + catches_up
+            if catches_up:
+                assert not heartbeats.has_session()
+                metadata.caught_up[-1].set_result(None)
+                await settled()
+            assert heartbeats.has_session()
+
+    asyncio.run(run())
+
+
+def test_a_second_silence_is_caught_up_with_from_its_own_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        metadata = Metadata()
+        heartbeats = sender(Controller(is_earlier_version=False), catch_up=metadata.catch_up)
+        moments = Moments(monkeypatch)
+        for _ in range(2):
+            await heartbeats.send()
+            await settled()
+            moments.now_s += 1
+        first, second = metadata.caught_up
+        moments.now_s -= 1
+        assert first.cancelled()
+        assert not heartbeats.has_session()
+        second.set_result(None)
+        await settled()
+        assert heartbeats.has_session()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_cannot_catch_up_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        tries = 0
+
+        async def catch_up() -> None:
+            nonlocal tries
+            tries += 1
+            if tries < 3:
+                raise Unavailable("no majority")
+
+        monkeypatch.setattr(heartbeat, "_CATCH_UP_PAUSE_S", 0)
+        heartbeats = sender(Controller(is_earlier_version=False), catch_up=catch_up)
+        await heartbeats.send()
+        assert not heartbeats.has_session()
+        await settled()
+        assert heartbeats.has_session()
+        assert tries == 3
 
     asyncio.run(run())
 
