@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from goq.client import Client
 from tests.support.api.scrape import metric
 from tests.support.cluster.links import Cut, Port
 from tests.support.cluster.outcomes import Load
@@ -29,6 +30,8 @@ SETTLED_S_MAX = 2.0
 """The median of requests once the nodes know of the cut; without that it is over 3 s."""
 KNOWN_S_MAX = 60.0
 STREAM_S_MAX = 30.0
+TOLD_S = 1.5
+"""For this long a node that missed an election is asked: several heartbeats."""
 MOVED_S_MAX = 8.0
 """For a request to a leader that stands still; without the metadata it is over 10 s."""
 
@@ -227,3 +230,32 @@ def test_a_request_to_a_leader_that_stands_still_is_answered_when_another_leads(
         path = f"/v1/topics/{TOPIC}/messages?partition={partition}"
         read = cluster.nodes[one].request("GET", path).json
         assert SENT not in [message["value"] for message in read["messages"]]
+
+
+def test_a_leader_that_stood_still_tells_no_state_of_before_until_it_knows_who_leads(
+    cluster: LinkedCluster,
+) -> None:
+    third, one, other = controller_and_others(cluster)
+    partition = led_by(cluster, one)
+    stopped, path = cluster.nodes[one], f"/v1/messages/{TOPIC}:{partition}:0"
+    with Client([cluster.nodes[name].url for name in (third, other)], retries="60s") as client:
+        client.receive(TOPIC, "g")
+        client.publish(TOPIC, b"v", partition=partition)
+
+        def is_acked() -> bool:
+            found = client.receive(TOPIC, "g", wait="1s")
+            client.ack_many(found)
+            return bool(found)
+
+        with stopped.paused():
+            eventually(is_acked, "another node leads, and the ack is stored")
+            for name in (third, other):  # the metadata comes late, the answers to heartbeats do not
+                cluster.links.cut_both(one, name, Port.RAFT)
+    until_s = time.monotonic() + TOLD_S
+    answers = [stopped.request("GET", path)]
+    while time.monotonic() < until_s or answers[-1].status != 200:
+        if time.monotonic() > until_s:
+            cluster.links.mend()
+        answers.append(stopped.request("GET", path))
+    told = [answer.json for answer in answers if answer.status == 200]
+    assert {message["groups"][0]["state"] for message in told} == {"done"}
