@@ -178,11 +178,6 @@ class Partition:
         """Whether no append is under way."""
         return self.appender.commit.is_quiet and self._writer.commit.is_quiet
 
-    @property
-    def has_failed_log(self) -> bool:
-        """Whether the message log has failed for good, so a reopen cannot help."""
-        return bool(self._messages.failed)
-
     def check_room(self) -> None:
         """Raise an error if no event can be accepted now."""
         self.leases.check_room()

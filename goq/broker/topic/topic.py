@@ -257,9 +257,9 @@ class Topic:
         return partition
 
     def _reopen(self, number: int) -> None:
-        """Load a partition again, in the background, unless its message log has failed."""
+        """Load a partition that went offline again, in the background."""
         self.receiver.on_offline()
-        if not self.is_closed and not self.partitions[number].has_failed_log:
+        if not self.is_closed:
             self.opener.reopen_later(number)
 
     async def _close_failed(self, partition: Partition) -> None:

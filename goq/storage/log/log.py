@@ -337,7 +337,7 @@ class Log:
     def _fail(self, error: OSError) -> StorageFailed:
         self.failed = (
             f"the disk failed under {self.directory}: {error.strerror or error};"
-            " it accepts no more writes until the node is restarted"
+            " it accepts no more writes until it is opened again"
         )
         return StorageFailed(self.failed)
 

@@ -58,7 +58,7 @@ def _damage(path: Path, value: bytes) -> None:
     log.write_bytes(data)
 
 
-def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
+def test_a_failed_sync_of_messages_takes_one_partition_offline_until_the_disk_works(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -71,7 +71,6 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
             for each in crowd:
                 with pytest.raises((StorageFailed, TimedOut)):
                     await each
-            disk.heal()
             with pytest.raises(PartitionOffline):
                 await publish(topic, b"x")
             await publish(topic, b"y", partition=1)
@@ -79,6 +78,11 @@ def test_a_failed_sync_of_messages_takes_one_partition_offline_and_nothing_else(
             (stored,) = await topic.publisher.publish_messages([RoutedMessage(None, Message(b"z"))])
             assert stored.partition == 1  # keyless messages go where they can
             assert not topic.partitions[0].is_online
+            disk.heal()
+            await _back_online(topic)
+            await publish(topic, b"after")
+            received = leased(await topic.receiver.receive("h", options(100)))
+            assert {b"kept", b"after"} <= {value for _, _, value in received}
 
     run(main())
 

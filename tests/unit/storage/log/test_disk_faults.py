@@ -126,7 +126,7 @@ def test_a_disk_that_fails_ends_the_log_until_it_is_opened_again(operation: str,
     append(log, [FRAME])
     stored = read_all(log)
     fail(disk, operation, name)
-    with pytest.raises(StorageFailed, match="restarted"):
+    with pytest.raises(StorageFailed, match="until it is opened again"):
         append(log, [FRAME])
     disk.fault = lambda _operation, _path: None
     for _ in range(2):
