@@ -40,6 +40,7 @@ from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
 from goq.model import NO_TOPIC_ID, topic_folder
 from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.catalog.checked_tables import CheckedTables, DamagedRow, TableSchema
+from goq.storage.catalog.sqlite_errors import primary_code, refused_access
 from goq.storage.disk_space import DiskSpace
 
 FILE_NAME = "node.db"
@@ -156,17 +157,17 @@ def _translated(
 
 def _lacks_space(error: Exception, space: DiskSpace) -> bool:
     """Return whether SQLite had no room. For its shared memory it says that as an I/O error."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = primary_code(error)
     return code == sqlite3.SQLITE_FULL or (code in _NO_ROOM and space.is_full_now)
 
 
 def _node_error(path: Path, error: Exception) -> GoqError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = primary_code(error)
     if code == sqlite3.SQLITE_FULL:
         return StorageFull(f"no room on the disk of {path}; free some space, then send again")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return Unavailable(f"another process is writing to {path}; try again")
-    return CorruptData(
+    return refused_access(path, error) or CorruptData(
         f"{path} cannot be used: {error}; restore it from a backup, or move it away: the node"
         " then takes up the topics with the settings in their folders, and keeps all messages of a"
         " topic whose folder does not have them"
@@ -192,8 +193,8 @@ class NodeDb:
     """The node's database. Not thread-safe.
 
     With ``read_only`` it may also be opened beside a running node. Changes on a full disk give up
-    the reserve of ``space``. Every call raises ``CorruptData``, ``StorageFull`` or ``Unavailable``
-    when SQLite fails.
+    the reserve of ``space``. Every call raises ``CorruptData``, ``StorageFailed``, ``StorageFull``
+    or ``Unavailable`` when SQLite fails.
     """
 
     def __init__(

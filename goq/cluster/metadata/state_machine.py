@@ -28,6 +28,7 @@ from goq.cluster.raft.codec import COMMAND_VERSION
 from goq.cluster.raft.state_machine import state_machine as raft
 from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.errors import CorruptData
+from goq.storage.catalog.sqlite_errors import refused_access
 
 FILE_NAME = "metadata.db"
 
@@ -39,7 +40,9 @@ class MetadataStateMachine:
     """
 
     def __init__(self, folder: Path, give_up_reserve: Callable[[], bool] = lambda: False) -> None:
-        """Open or create the database in ``folder``; raise ``CorruptData`` if it cannot be read.
+        """Open or create the database in ``folder``.
+
+        Raises ``CorruptData`` for a damaged one, ``StorageFailed`` if the disk keeps it from it.
 
         ``give_up_reserve`` makes room on a full disk, and returns whether it did.
         """
@@ -61,7 +64,7 @@ class MetadataStateMachine:
                 self._machine.close()
                 raise
         except (sqlite3.DatabaseError, raft.StateMachineFailed) as error:
-            raise CorruptData(
+            raise refused_access(path, error) or CorruptData(
                 f"{path} cannot be used: {error}; remove this node from the cluster, and join it"
                 " again with an empty folder: the other nodes have the data"
             ) from error

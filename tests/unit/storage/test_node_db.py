@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from goq.errors import StorageFull, Unavailable
+from goq.errors import CorruptData, StorageFailed, StorageFull, Unavailable
 from goq.storage.node_db import FILE_NAME, NodeDb, SegmentRow, TopicRow
 
 LARGE = TopicRow("large", 1, {"x": "y" * 40_000})
@@ -115,3 +115,30 @@ def test_a_merged_segment_takes_the_place_of_those_that_it_holds_and_of_no_other
     assert [row.base_offset for row in of_log] == [0, 10, 40]
     assert of_log[1] == merged
     assert len(rows) == 3 + 5 + 2
+
+
+def test_a_file_that_the_system_does_not_open_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).mkdir()
+    with pytest.raises(StorageFailed, match="check the disk") as refused:
+        NodeDb(tmp_path)
+    assert "move it away" not in str(refused.value)
+
+
+def test_a_file_of_bad_bytes_is_to_be_restored_or_moved_away(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"no database" * 1000)
+    with pytest.raises(CorruptData, match="move it away") as damaged:
+        NodeDb(tmp_path)
+    assert not isinstance(damaged.value, StorageFailed)
+
+
+def test_a_change_that_the_disk_refused_may_be_tried_again(
+    tmp_path: Path, connections: list[sqlite3.Connection]
+) -> None:
+    with closing(NodeDb(tmp_path)) as db:
+        connections[0].execute("PRAGMA query_only = ON")  # as on a disk that became read-only
+        with pytest.raises(StorageFailed, match="check the disk") as refused:
+            db.put_topic(LARGE)
+        assert refused.value.retryable
+        connections[0].execute("PRAGMA query_only = OFF")
+        db.put_topic(LARGE)
+        assert db.topics() == [LARGE]

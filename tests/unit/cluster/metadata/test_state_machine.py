@@ -20,7 +20,7 @@ from goq.cluster.metadata.results import Accepted, Rejected
 from goq.cluster.metadata.state import MetadataState, encode_state
 from goq.cluster.metadata.state_machine import FILE_NAME, MetadataStateMachine, decode_result
 from goq.cluster.raft.state_machine.state_machine import Proposal
-from goq.errors import CorruptData, StorageFull
+from goq.errors import CorruptData, StorageFailed, StorageFull
 from tests.support.cluster.metadata import process
 from tests.support.cluster.metadata.machines import history, request
 from tests.support.paths import REPOSITORY
@@ -140,6 +140,15 @@ def test_a_file_that_is_no_database_is_reported_with_what_to_do(
     with pytest.raises(CorruptData, match="join it again"):
         MetadataStateMachine(tmp_path)
     assert (tmp_path / FILE_NAME).read_bytes() == data
+
+
+def test_a_file_that_the_system_does_not_open_is_no_reason_to_empty_the_folder(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / FILE_NAME).mkdir()
+    with pytest.raises(StorageFailed, match="check the disk") as refused:
+        MetadataStateMachine(tmp_path)
+    assert "join it again" not in str(refused.value)
 
 
 def test_rows_that_hold_no_state_are_reported(tmp_path: Path) -> None:
