@@ -7,6 +7,7 @@ Stopping goes the other way. Nothing else builds these parts.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from goq.broker.partition.partition import Partition
 from goq.clock import Clock, SystemClock, next_beat
 from goq.config.exposure import check_exposure, check_secret_files
 from goq.config.node import Config
-from goq.errors import StorageFull, UsageError, describe_os_error
+from goq.errors import GoqError, StorageFailed, StorageFull, UsageError, describe_os_error
 from goq.http.context import HttpLimits
 from goq.http.message import CreateProtocol
 from goq.http.server import HttpServer, check_bindable
@@ -65,6 +66,8 @@ class NodeServer:
         self._new_dirs: list[Path] = []
         self._space = DiskSpace(config.broker.data_dir)
         self._space_monitor: asyncio.Task[None] | None = None
+        self.on_failure: Callable[[GoqError], None] = lambda _error: None
+        """Called, perhaps again, when the node is of no use until it is stopped and started."""
         self.broker: Broker | None = None
         self._server: HttpServer | None = None
         self._sqs_server: HttpServer | None = None
@@ -148,9 +151,21 @@ class NodeServer:
         if self._certificate is not None:
             self._certificate_monitor = asyncio.ensure_future(self._watch_certificate())
         if self.cluster is not None:
-            self.cluster.on_change = self.app.schedules.wake
+            self.cluster.on_change = partial(self._on_cluster_change, self.app, self.cluster)
             self.cluster.start(self.url)
+            self.cluster.on_change()
         self.app.schedules.start()
+
+    def _on_cluster_change(self, app: App, cluster: ClusterNode) -> None:
+        app.schedules.wake()
+        failure = cluster.raft.status.failure
+        if failure is not None:
+            self.on_failure(
+                StorageFailed(
+                    f"this member of the cluster has stopped: {failure}; start the node again when"
+                    " its disk works"
+                )
+            )
 
     async def _watch_certificate(self) -> None:
         """Load the certificate again when its files have changed."""

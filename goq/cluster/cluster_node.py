@@ -128,9 +128,13 @@ class ClusterNode:
         self._changed.set()
 
     async def hand_over(self) -> None:
-        """Give away the Raft leadership and all partitions led here; return when others lead."""
-        await self.hand_over_controller()
-        await self.handoff.run()
+        """Give away the Raft leadership and all partitions led here; return when others lead.
+
+        Once the Raft member has stopped, nobody can be asked: others take over without it.
+        """
+        if self.raft.status.failure is None:
+            await self.hand_over_controller()
+            await self.handoff.run()
 
     async def hand_over_controller(self) -> None:
         """Give away the Raft leadership, if another member takes it."""

@@ -32,7 +32,7 @@ _RELOADED = ("logging.level", "security.hosts", "sqs.hosts")
 
 
 def run(load: Callable[[], Config], on_ready: Callable[[Config, str], None]) -> None:
-    """Run a node until SIGTERM or Ctrl-C.
+    """Run a node until SIGTERM or Ctrl-C, or until it fails: then raise ``GoqError``.
 
     ``load`` returns its settings; it is called again on SIGHUP. ``on_ready`` gets the settings and
     the URL.
@@ -63,6 +63,13 @@ async def _run(
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, _reload, node, load)
     loop.add_signal_handler(signal.SIGUSR1, lambda: _log.warning("%s", dump(node)))
+    failures: list[GoqError] = []
+
+    def fail(error: GoqError) -> None:
+        failures.append(error)
+        stopping.set()
+
+    node.on_failure = fail
     try:
         await node.start()
     except OSError as error:
@@ -81,6 +88,8 @@ async def _run(
         if spans is not None:
             spans.close()
         _log.info("stopped")
+    if failures:
+        raise failures[0]
 
 
 def _tell_start(config: Config, url: str) -> None:

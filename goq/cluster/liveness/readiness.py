@@ -56,6 +56,7 @@ class Readiness:
         self._other_secret: tuple[str, ...] = ()
         self._has_controller = False
         self._has_diverged = False
+        self._failure: str | None = None
 
     def on_raft_status(self, status: RaftStatus) -> None:
         """Note whether this node and other members talk with each other."""
@@ -67,6 +68,7 @@ class Readiness:
         self._other_secret = status.other_secret
         self._rejected_by, self._has_controller = status.rejected_by, status.leader is not None
         self._has_diverged = status.has_diverged
+        self._failure = status.failure
 
     def pending(self) -> list[str]:
         """Return what the node still waits for; nothing once it has been ready.
@@ -74,6 +76,8 @@ class Readiness:
         A node that falls behind later stays ready: it still forwards requests to the others. One
         that has left does not, as it no longer hears where they are.
         """
+        if self._failure is not None:
+            return [f"a restart: its member of the cluster has stopped: {self._failure}"]
         if self._rejected_by and not self._has_controller:
             return [f"its disk: {_WRONG_DISK.format(self._name)}"]
         if self._other_secret and not self._has_controller:

@@ -81,3 +81,14 @@ def test_a_node_that_has_left_is_ready_no_more() -> None:
     left.append("n3")
     (told,) = readiness.pending()
     assert HAS_LEFT in told
+
+
+def test_a_node_whose_member_has_stopped_is_not_ready_and_says_why() -> None:
+    state = nodes(3)
+    readiness = Readiness("n3", 1, lambda: state)
+    readiness.on_raft_status(RaftStatus(leader="n1"))
+    assert readiness.pending() == []
+    readiness.on_raft_status(RaftStatus(failure="the disk failed"))
+    (reason,) = readiness.pending()
+    assert "a restart" in reason
+    assert "the disk failed" in reason
