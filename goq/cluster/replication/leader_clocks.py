@@ -37,10 +37,13 @@ class LeaderClocks:
     def ahead_of(self, node: str, key: PartitionKey) -> int | None:
         """Return how far this node's clock is ahead of the one that a partition's times are by.
 
-        ``node`` is the leader that recorded them. None if that is not known.
+        ``node`` is the leader that recorded them, "" for one that did not record itself. None if
+        its clock is not known.
         """
-        of_events, ahead_ms = self._at_events.get(key, ("", 0))
-        return ahead_ms if of_events == node else self._ahead_ms.get(node)
+        at_events = self._at_events.get(key)
+        if at_events is not None and at_events[0] == node:
+            return at_events[1]
+        return self._ahead_ms.get(node)
 
     def forget(self, key: PartitionKey) -> None:
         """Forget a partition that this node has no replica of any more."""

@@ -15,6 +15,15 @@ def test_what_no_response_has_told_is_not_known() -> None:
     assert clocks.ahead_of("n1", KEY) is None
 
 
+def test_the_clock_of_a_leader_that_did_not_record_itself_is_not_known() -> None:
+    clock = ManualClock()
+    clocks = LeaderClocks(clock)
+    assert clocks.ahead_of("", KEY) is None
+    clocks.note("n1", clock.wall_ms() - 400, [OTHER])
+    assert clocks.ahead_of("", KEY) is None
+    assert clocks.ahead_of("", OTHER) is None
+
+
 def test_the_latest_response_counts_where_none_brought_events() -> None:
     clock = ManualClock()
     clocks = LeaderClocks(clock)
