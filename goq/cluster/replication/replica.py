@@ -284,14 +284,12 @@ class Replica:
         """
         async with self.logs_lock:
             follower = self.as_follower
+            if follower is not None:
+                await self._host.stop_fetching(self.key)
             logs = self.idle_logs if follower is None else follower.logs
             if logs is None or any(log.failed for log in logs):
                 return False
             if follower is not None:
-                await self._host.stop_fetching(self.key)
-                logs = follower.logs
-                if any(log.failed for log in logs):
-                    return False
                 if follower.sealed_segments:
                     await self._host.record_segments(self.key, logs)
                 self.as_follower, self.idle_logs = None, logs

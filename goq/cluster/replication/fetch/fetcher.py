@@ -84,7 +84,6 @@ class Fetcher:
         self._pushes = PushReceiver(self._followers, turn or CommitTurn(), executor, self)
         self._storing = asyncio.Lock()
         self._asking: asyncio.Task[tuple[FetchResponse, memoryview]] | None = None
-        self._is_changed = False
         self._task: asyncio.Task[None] | None = None
 
     def add(self, follower: FollowerReplica) -> None:
@@ -245,13 +244,12 @@ class Fetcher:
 
         The leader's knowledge of this node's positions is uncertain then, so the session ends.
         """
-        self._is_changed = False
         self._asking = asyncio.ensure_future(self._fetch(request))
         try:
             return await self._asking
         except asyncio.CancelledError:
             current = asyncio.current_task()
-            if not self._is_changed or (current is not None and current.cancelling()):
+            if current is not None and current.cancelling():
                 raise
         finally:
             self._asking = None
@@ -260,7 +258,6 @@ class Fetcher:
 
     def _on_change(self) -> None:
         """End the request under way and its session: the set of partitions has changed."""
-        self._is_changed = True
         if self._pushes.session:
             self._pushes.detach()
             self._session = 0

@@ -379,6 +379,29 @@ def test_a_leader_that_has_everything_safe_is_opened_to_clients_and_closed_as_it
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_a_replica_without_a_leader_leads_with_its_open_logs_unless_one_of_them_failed(
+    tmp_path: Path, *, has_failed: bool
+) -> None:
+    async def run() -> None:
+        host = _OpeningHost()
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        both = ("n1", "n2")
+        replica.assign(ReplicaAssignment(None, 1, both, both, 2, 1))
+        await until(lambda: replica.idle_logs is not None)
+        idle = replica.idle_logs
+        assert idle is not None
+        if has_failed:
+            idle.events.failed = "its disk failed"
+        replica.assign(ReplicaAssignment("n1", 2, both, both, 2, 2))
+        await until(lambda: replica.as_leader is not None)
+        assert replica.as_leader is not None
+        assert (replica.as_leader.logs.events is idle.events) is not has_failed
+        await replica.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("wrote_last", [True, False])
 def test_times_of_which_no_clock_is_known_are_by_that_of_the_leader_that_wrote_them_last(
     tmp_path: Path, *, wrote_last: bool
