@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from goq import clock, limits
+from goq.broker.partition import leases
 from goq.broker.topic.publisher import RoutedMessage
 from goq.delivery.events.event import Truncated
 from goq.model import Message, Receipt
@@ -140,6 +141,26 @@ def test_a_request_searches_for_a_bounded_number_of_acks(tmp_path: Path) -> None
                 assert await settle_acked(topic, "g", [each]) == (1, [])
             assert await settle_acked(topic, "g", single[1:]) == (count - 1, [])
             assert await settle_acked(topic, "g", single) == (count - 1, single[-1:])
+
+    run(main())
+
+
+def test_an_ack_is_lost_while_the_events_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("retention deletes them")
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topic_admin.create("t")
+            await publish(topic, b"a", b"b")
+            given = receipts(await topic.receiver.receive("g", options()), topic.id)
+            assert await settle_acked(topic, "g", given) == (2, [])
+            with monkeypatch.context() as patched:
+                patched.setattr(leases, "split_recorded", fail)
+                assert await settle_acked(topic, "g", given) == (0, given)
+            assert await settle_acked(topic, "g", given) == (2, [])
 
     run(main())
 

@@ -77,3 +77,74 @@ def test_an_earlier_time_takes_the_place_of_a_later_one_and_no_later_one_of_it()
 
 def test_nothing_matures_while_the_queues_are_made_anew() -> None:
     assert timers_with(Loop(), is_rebuilding=True)._mature(NOW_MS) is False
+
+
+def test_on_a_full_disk_nothing_ends_and_the_timer_looks_again_in_a_second() -> None:
+    loop = Loop()
+    timers: Any = timers_with(loop)
+    timers._availability = SimpleNamespace(error=None)
+    timers._writer = SimpleNamespace(has_room=False)
+    timers._on_time()
+    assert loop.set_s == [101.0]
+    timers._availability.error = OSError("offline")
+    timers._on_time()
+    assert loop.set_s == [101.0]
+
+
+def timers_of_groups(loop: Loop, due_ms: dict[str, int | None]) -> Timers:
+    timers: Any = timers_with(loop)
+    timers._state = SimpleNamespace(groups=due_ms, next_timer_ms=due_ms.get)
+    return timers
+
+
+def test_a_group_sets_the_timer_for_its_next_time_and_once_for_each_earlier_one() -> None:
+    loop, due_ms = Loop(), dict[str, int | None]({"g": NOW_MS + 500, "h": None})
+    timers = timers_of_groups(loop, due_ms)
+    for at_ms in (500, 500, 700, 300):
+        due_ms["g"] = NOW_MS + at_ms
+        timers.arm_for_group("g")
+        timers.arm_for_group("h")
+    assert loop.set_s == [100.5, 100.3]
+    assert len(timers._groups) == 2
+    assert timers._pop_due(NOW_MS + 299) is None
+    assert timers._pop_due(NOW_MS + 300) == "g"
+    assert timers._pop_due(NOW_MS + 10_000) is None
+    due_ms["g"] = NOW_MS + 900
+    timers.arm_for_group("g")
+    assert timers._pop_due(NOW_MS + 900) == "g"
+
+
+def test_the_timer_passes_over_groups_whose_time_has_changed_and_keeps_their_next_one() -> None:
+    loop = Loop()
+    due_ms = dict[str, int | None](
+        {"ended": NOW_MS + 100, "later": NOW_MS + 200, "g": NOW_MS + 400}
+    )
+    timers = timers_of_groups(loop, due_ms)
+    for group in due_ms:
+        timers.arm_for_group(group)
+    loop.set_s.clear()
+    timers._timer = None
+    due_ms.update(ended=None, later=NOW_MS + 600)
+    timers._arm_for_first_group(SimpleNamespace(is_over=False))  # type: ignore[arg-type]
+    assert loop.set_s == [100.4]
+    assert timers._pop_due(NOW_MS + 599) == "g"
+    assert timers._pop_due(NOW_MS + 599) is None
+    assert timers._pop_due(NOW_MS + 600) == "later"
+    due_ms["ended"] = NOW_MS + 50
+    timers.arm_for_group("ended")
+    assert timers._pop_due(NOW_MS + 50) == "ended"
+
+
+def test_when_the_slice_is_over_the_timer_is_set_for_the_first_group_without_a_look_at_others() -> (
+    None
+):
+    loop = Loop()
+    due_ms = dict[str, int | None]({"ended": NOW_MS + 100, "g": NOW_MS + 400})
+    timers = timers_of_groups(loop, due_ms)
+    for group in due_ms:
+        timers.arm_for_group(group)
+    loop.set_s.clear()
+    timers._timer = None
+    due_ms["ended"] = None
+    timers._arm_for_first_group(SimpleNamespace(is_over=True))  # type: ignore[arg-type]
+    assert loop.set_s == [100.1]

@@ -15,6 +15,7 @@ from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.clock import ManualClock
+from goq.cluster.replication import archive_sync
 from goq.cluster.replication.archive_sync import (
     ArchiveRequest,
     ArchiveSync,
@@ -30,6 +31,7 @@ from goq.cluster.replication.segment_manifest import LOGS
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, NotFound, TopicNotFound, Unavailable
 from goq.storage.node_db import ArchiveRow
+from tests.support.cluster.replication.loop import SimLoop
 from tests.support.cluster.replication.manifest import SimManifest
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
@@ -235,6 +237,53 @@ def test_a_node_that_does_not_answer_is_waited_for_once_a_round() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("fails_at", [False, True])
+def test_what_cannot_be_had_is_asked_for_after_pauses_that_grow_to_a_minute_and_begin_anew(
+    monkeypatch: pytest.MonkeyPatch, fails_at: bool
+) -> None:
+    """A node that does not answer at all, and one that tells what it has and gives no file."""
+    now_s = 0
+    monkeypatch.setattr(archive_sync, "_now_s", lambda: float(now_s))
+
+    async def run() -> None:
+        nonlocal now_s
+        full, lacking = await two_nodes()
+        archives = lacking.follows({"full": full.follows({})})
+        archives._sources = lambda _: ["full"]
+        answer, asked_s, is_down = archives._call, list[int](), True
+
+        async def ask(node: str, request: ArchiveRequest) -> bytes:
+            if request.is_file is fails_at and is_down:
+                asked_s.append(now_s)
+                raise Unavailable("it does not answer")
+            return await answer(node, request)
+
+        archives._call = ask
+
+        async def run_until(end_s: int) -> list[int]:
+            nonlocal now_s
+            asked_s.clear()
+            start_s = now_s
+            while now_s < end_s:
+                await archives.run_once()
+                now_s += 1
+            return [at_s - start_s for at_s in asked_s]
+
+        assert await run_until(190) == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+        is_down = False
+        assert await run_until(250) == []
+        assert rows(lacking) == rows(full)
+        is_down = True
+        lacking.publish(2)
+        for log in lacking.logs:
+            log.remove(log.detach_before(log.segments[-1].base_offset))
+        full.publish(2)
+        await full.retire(1)
+        assert await run_until(255) == [0, 1, 3]
+
+    asyncio.run(run())
+
+
 def test_what_is_missing_here_is_told_apart_from_what_is_gone_until_it_is_copied() -> None:
     async def run() -> None:
         full, lacking = await two_nodes()
@@ -279,6 +328,31 @@ def test_a_damaged_segment_keeps_no_later_one_from_being_copied() -> None:
     asyncio.run(run())
 
 
+def test_what_a_node_has_damaged_is_not_waited_for_when_it_does_not_give_the_rest() -> None:
+    async def run() -> None:
+        full, lacking = await two_nodes()
+        archives = lacking.follows({"full": full.follows({})})
+        archives._sources = lambda _: ["full"]
+        first, second, *_ = rows(full)
+        full.disk.flip(full.archive.segments.file_of(first), 30, 1)
+        answer = archives._call
+
+        async def ask(node: str, request: ArchiveRequest) -> bytes:
+            if request.is_file and request.start > first.base_offset:
+                raise Unavailable("it does not answer")
+            return await answer(node, request)
+
+        archives._call = ask
+        await archives.run_once()
+        why_absent = archives.why_absent
+        assert why_absent(KEY.identity, "messages", first.base_offset, first.end_offset) == ""
+        assert "full has archived" in why_absent(
+            KEY.identity, "messages", second.base_offset, second.end_offset
+        )
+
+    asyncio.run(run())
+
+
 def test_what_has_expired_is_not_copied_again_from_a_node_that_still_has_it() -> None:
     async def run() -> None:
         full, lacking = await two_nodes()
@@ -301,6 +375,27 @@ def test_what_has_expired_is_not_copied_again_from_a_node_that_still_has_it() ->
         assert rows(lacking) == archived_here
 
     asyncio.run(run())
+
+
+def test_archives_are_looked_at_once_in_an_interval() -> None:
+    archives = Node().follows({})
+    archives._check_interval_s = 5.0
+    looked_s: list[float] = []
+
+    async def look() -> None:
+        looked_s.append(asyncio.get_running_loop().time())
+        assert len(looked_s) < 10
+
+    archives.run_once = look  # type: ignore[method-assign]
+
+    async def run() -> None:
+        running = asyncio.ensure_future(archives.run())
+        await asyncio.sleep(16)
+        running.cancel()
+        assert looked_s == [5, 10, 15]
+
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        runner.run(run())
 
 
 def test_a_topic_that_is_being_deleted_holds_nobody_up() -> None:

@@ -246,3 +246,5 @@ def test_the_highest_number_of_an_id_counts_in_whichever_bucket_it_is() -> None:
     for number in range(12, 0, -1):  # more than a bucket holds, the highest first
         table.add(ids, mixer.mix(ids), np.full(64, number, np.uint64))
     assert table.find(ids, mixer.mix(ids)).tolist() == [12] * 64
+    for first, second in ids.tolist():
+        assert table.find_one(first, second, mixer.mix_one(first, second)) == 12

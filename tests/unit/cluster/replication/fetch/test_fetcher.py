@@ -409,6 +409,22 @@ def test_what_was_pushed_is_not_told_again_by_a_fetch() -> None:
     run(steps)
 
 
+def test_segments_that_the_leader_has_deleted_are_told_with_a_push_too() -> None:
+    async def steps(case: Case) -> None:
+        follower = case.follower(0)
+        for offset in (0, 2):
+            append_replicated(
+                follower.logs.messages, parse_frames(memoryview(frame(offset))), offset
+            )
+        case.fetcher.on_pushed(follower)
+        assert case.expired == []
+        follower.note_bounds(update_of(0, start=2))
+        case.fetcher.on_pushed(follower)
+        assert case.expired == [follower]
+
+    run(steps)
+
+
 def test_the_manifest_forgets_a_log_before_it_is_truncated_and_has_what_is_left_of_it() -> None:
     async def steps(case: Case) -> None:
         follower = case.follower(0)

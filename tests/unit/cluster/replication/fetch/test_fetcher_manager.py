@@ -10,8 +10,23 @@ import pytest
 
 from goq.cluster.replication.fetch import fetcher_manager
 from goq.cluster.replication.fetch.fetcher_manager import FetcherManager
-from goq.cluster.replication.protocol import PartitionKey
-from goq.cluster.replication.push.protocol import encode_begin, encode_renew
+from goq.cluster.replication.progress import LogOffsets
+from goq.cluster.replication.protocol import (
+    FetchRequest,
+    FetchResponse,
+    LogUpdate,
+    PartitionKey,
+    PartitionUpdate,
+)
+from goq.cluster.replication.push.protocol import (
+    Push,
+    PushHead,
+    encode_begin,
+    encode_push,
+    encode_renew,
+    encode_stored,
+)
+from goq.errors import InvalidFrame
 
 KEY = PartitionKey("t", 1, 0)
 
@@ -19,8 +34,10 @@ KEY = PartitionKey("t", 1, 0)
 class _Fetcher:
     """A fetcher that notes what it gets."""
 
-    def __init__(self, _name: str, leader: str, *_: object, **__: object) -> None:
+    def __init__(self, _name: str, leader: str, fetch: Any, *_: object, **__: object) -> None:
         self.leader = leader
+        self.fetch = fetch
+        self.pushes: list[Push] = []
         self.followers: list[Any] = []
         self.streams: list[Any] = []
         self.removed: list[PartitionKey] = []
@@ -35,6 +52,9 @@ class _Fetcher:
     def renewal(self) -> bytes:
         return self.leader.encode()
 
+    def receive(self, push: Push) -> None:
+        self.pushes.append(push)
+
     async def remove(self, key: PartitionKey) -> None:
         self.removed.append(key)
 
@@ -43,7 +63,7 @@ class _Fetcher:
 
 
 class _Server:
-    """The side that answers the fetchers of others."""
+    """The side that answers the fetchers of others, or what notes the clocks of leaders."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -119,4 +139,49 @@ def test_what_a_node_says_of_pushes_to_it_goes_to_the_server(
 ) -> None:
     manager.on_stream_message("n2", encode_begin(7))
     manager.on_stream_message("n2", encode_renew(7))
-    assert server.calls == [("attach", "n2", 7), ("renew", "n2", 7)]
+    manager.on_stream_message("n2", encode_stored(7, 3))
+    assert server.calls == [("attach", "n2", 7), ("renew", "n2", 7), ("on_stored", "n2", 7, 3)]
+    with pytest.raises(InvalidFrame):
+        manager.on_stream_message("n2", b"?")
+
+
+def updates_of_both_kinds() -> list[PartitionUpdate]:
+    """Return the update of one partition with events, and of one without."""
+    log, none = LogUpdate(0, 0, 0), LogOffsets(0, 0)
+    other = PartitionKey("t", 1, 1)
+    return [
+        PartitionUpdate(KEY, 2, none, log, log),
+        PartitionUpdate(other, 2, none, log, None),
+    ]
+
+
+def test_a_push_goes_to_the_fetcher_of_its_node_and_tells_the_clock_of_that(
+    manager: FetcherManager,
+) -> None:
+    clocks: Any = _Server()
+    manager._leader_clocks = clocks
+    manager.add("n2", SimpleNamespace(key=KEY))  # type: ignore[arg-type]
+    push = Push(PushHead(7, 1, 5_000, updates_of_both_kinds()), memoryview(b""))
+    message = encode_push(push.head, [])
+    manager.on_stream_message("n2", message)
+    manager.on_stream_message("n3", message)  # nothing is fetched from there any more
+    assert fetchers_of(manager)["n2"].pushes == [push]
+    assert clocks.calls == [("note", "n2", 5_000, [KEY])]
+
+
+def test_a_response_to_a_fetch_tells_the_clock_of_its_node(manager: FetcherManager) -> None:
+    clocks: Any = _Server()
+    manager._leader_clocks = clocks
+    asked: list[tuple[str, FetchRequest]] = []
+    response = FetchResponse(updates_of_both_kinds(), False, 6_000), memoryview(b"")
+
+    async def fetch_from(node: str, request: FetchRequest) -> tuple[FetchResponse, memoryview]:
+        asked.append((node, request))
+        return response
+
+    manager._fetch_from = fetch_from
+    manager.add("n2", SimpleNamespace(key=KEY))  # type: ignore[arg-type]
+    request = FetchRequest("n1", 7, True, [], [], 10)
+    assert asyncio.run(fetchers_of(manager)["n2"].fetch(request)) == response
+    assert asked == [("n2", request)]
+    assert clocks.calls == [("note", "n2", 6_000, [KEY])]

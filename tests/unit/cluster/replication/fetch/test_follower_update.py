@@ -73,6 +73,13 @@ def test_a_follower_before_the_log_is_told_where_it_begins() -> None:
     assert given(log, 2)[1] == [2]
 
 
+def test_an_empty_log_that_begins_with_the_leaders_differs_in_nothing() -> None:
+    log = log_of(2, 0, 1)
+    log.remove(log.detach_before(2))
+    update, offsets = given(log, 2, 9, is_checked=False)
+    assert (update.diverges_at, offsets) == (None, [2])
+
+
 @pytest.mark.parametrize(
     ("end", "epoch", "expected"),
     [

@@ -546,6 +546,31 @@ def test_what_no_follower_is_pushed_is_not_offered(logs: PartitionLogs) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("why", ["another session", "no session", "no stream"])
+def test_a_session_is_attached_only_to_a_stream_of_its_node_and_while_it_is_under_way(
+    logs: PartitionLogs, why: str
+) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.ask(10, 1)
+        await follower.ask(20, 2)
+        if why == "no stream":
+            follower.server.remove_stream("b")
+        node = "c" if why == "no session" else "b"
+        follower.server.add_stream("c", follower.stream)
+        follower.server.attach(node, 8 if why == "another session" else 7)
+        _write_kept(leading, 0, [b"not pushed"])
+        await asyncio.sleep(0)
+        assert follower.stream.sent == []
+        (update,) = (await follower.ask_again()).updates
+        assert update.messages is not None
+        assert update.messages.frame_bytes > 0
+
+    asyncio.run(run())
+
+
 def test_a_report_of_another_session_counts_for_nothing(logs: PartitionLogs) -> None:
     leading = leading_of(logs)
 

@@ -16,6 +16,7 @@ from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import LogUpdate, PartitionKey, PartitionUpdate
 from goq.cluster.replication.push.protocol import Push, PushHead, encode_stored
 from goq.cluster.replication.push.receiver import PushReceiver
+from goq.errors import InvalidFrame
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
@@ -242,6 +243,46 @@ def test_a_log_that_something_else_changes_ends_the_session() -> None:
         at.push(1, [frame(0)])
         assert len(at.mismatches) == 1
         assert at.writes == []
+
+    run(steps)
+
+
+def test_a_round_that_cannot_begin_for_one_partition_locks_no_other() -> None:
+    async def steps(at: Receiver) -> None:
+        key = PartitionKey("u", 2, 0)
+        logs = PartitionLogs(*(Log.open(Path("/other") / name, at.disk) for name in ("m", "e")))
+        busy = FollowerReplica(key, 3, logs, Log.open)
+        followers: Any = at.pushes._followers
+        followers[key] = busy
+        assert busy.log_lock.try_acquire()
+        head = PushHead(
+            SESSION,
+            1,
+            0,
+            [
+                PartitionUpdate(each, 3, LogOffsets(0, 0), LogUpdate(0, 0, len(frame(0))), None)
+                for each in (KEY, key)
+            ],
+        )
+        at.pushes.receive(Push(head, memoryview(2 * frame(0))))
+        assert len(at.mismatches) == 1
+        assert at.follower.log_lock.try_acquire()
+        await at.pushes.idle()
+
+    run(steps)
+
+
+def test_frames_that_the_log_itself_refuses_end_the_session_and_not_the_partition() -> None:
+    async def steps(at: Receiver) -> None:
+        at.push(1, [frame(0)])
+
+        def refuse(*_: object, **__: object) -> None:
+            raise InvalidFrame("another log")
+
+        log: Any = at.follower.logs.messages
+        log.begin = refuse
+        await at.turn()
+        assert (at.mismatches, at.failures, at.sent) == (["another log"], [], [])
 
     run(steps)
 

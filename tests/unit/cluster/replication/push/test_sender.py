@@ -296,6 +296,21 @@ def test_bytes_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     on_scene(test)
 
 
+def test_partitions_of_one_push_keep_to_the_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    update_bytes = limits.PUSH_UPDATE_BYTES + 2 * len(FRAME)
+
+    async def test(scene: Scene) -> None:
+        for end, expected in ((3, [(0, 2), (1, 1)]), (5, [(0, 2)])):
+            scene.leaders[KEY].end = end
+            monkeypatch.setattr(limits, "PUSH_IN_FLIGHT_BYTES_MAX", update_bytes + (end == 3))
+            scene.leaders[OTHER].end = end - 1
+            assert await scene.pushed(KEY, OTHER) == expected
+            scene.sender.on_stored(len(scene.stream.sent))
+        assert list(scene.session.pending) == [OTHER]
+
+    on_scene(test)
+
+
 def test_what_was_pushed_by_an_earlier_leadership_moves_nobody() -> None:
     async def test(scene: Scene) -> None:
         await scene.pushed(KEY)

@@ -259,6 +259,29 @@ def test_damage_in_the_active_segment_is_repaired_and_the_log_goes_on_in_another
     asyncio.run(run())
 
 
+def test_damage_that_a_repair_leaves_as_it_is_rests_until_the_next_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        node = Node()
+        node.damage(1)
+        repaired: list[int] = []
+
+        async def change_nothing(*_: object) -> None:
+            repaired.append(node.time_ms)
+            assert len(repaired) < 10, "without a rest"
+
+        cast(Any, node.repairs)._repair_segment = change_nothing
+        for _ in range(6):
+            await node.check()
+            node.time_ms += 250
+        assert repaired == [0, 500]
+        assert node.repairs.damaged == {THIS}
+        assert "is damaged and not repaired yet: /t/0/messages" in caplog.text
+
+    asyncio.run(run())
+
+
 def test_a_follower_is_repaired_while_it_stores_nothing() -> None:
     async def run() -> None:
         node = Node()
