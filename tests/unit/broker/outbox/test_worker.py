@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from goq.broker.outbox import worker as worker_module
 from goq.broker.outbox.worker import OutboxWorker, RetryBackoff
 from goq.delivery.events.event import CopyStored, token_of
 from goq.delivery.outbox import OutboxEntry
@@ -171,6 +172,74 @@ def test_copies_continue_where_the_target_is_and_in_a_new_epoch_behind_lost_ones
     target.reached = reached
     work(source, target, NEVER)
     assert target.published == [published]
+
+
+def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses_s: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses_s.append(seconds)
+
+    async def run() -> None:
+        source: Any = Source(10)
+        nowhere: Any = None
+        worker = OutboxWorker(source, nowhere, source, 0, RetryBackoff(0.5, 3.0))
+        outcomes = [False] * 5 + [True] + [False] * 2 + [True]
+
+        async def publish_all() -> bool:
+            if len(outcomes) == 1:
+                source.outbox_entries = []
+            return outcomes.pop(0)
+
+        worker._publish_all = publish_all  # type: ignore[method-assign]
+        monkeypatch.setattr(worker_module.asyncio, "sleep", pause)
+        await worker._run()
+
+    asyncio.run(run())
+    assert pauses_s == [0.5, 1, 2, 3, 3, 0.5, 1]
+
+
+def test_a_target_that_fails_holds_up_no_other_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        source: Any = Source(10)
+        nowhere: Any = None
+        worker, published = OutboxWorker(source, nowhere, source, 0), list[str]()
+        entries = [
+            OutboxEntry(number, number, SimpleNamespace(topic=topic, partition=0), [])  # type: ignore[arg-type]
+            for number, topic in enumerate(("full", "odd", "good", "full", "good"))
+        ]
+        source.outbox_entries = entries
+
+        async def publish(topic: str, _number: int, of_topic: list[OutboxEntry]) -> None:
+            published.append(f"{topic}: {[entry.number for entry in of_topic]}")
+            if topic == "full":
+                raise TooManyRequests("its queue is full")
+            if topic == "odd":
+                raise KeyError("a bug")
+
+        worker._publish_copies = publish  # type: ignore[method-assign, assignment]
+        assert await worker._publish_all() is False
+        assert published == ["full: [0, 3]", "odd: [1]", "good: [2, 4]"]
+        source.outbox_entries = entries[2:3]
+        assert await worker._publish_all() is True
+
+        async def lost() -> None:
+            raise OSError("the disk failed")
+
+        source.recorded = lost
+        published.clear()
+        assert await worker._publish_all() is False
+        assert published == []
+
+    asyncio.run(run())
+    assert [message.split(" waits for ")[1].split(":")[0] for message in caplog.messages] == [
+        "partition 0 of full",
+        "partition 0 of odd",
+    ]
 
 
 def test_a_target_without_room_is_tried_again_and_gets_nothing_meanwhile() -> None:

@@ -49,6 +49,7 @@ def test_events_come_back_with_their_numbers_and_the_end_of_the_messages(
     assert {(each.epoch, each.time_us) for each in stored} == {(3, 99)}
     assert {each.messages_end for each in stored} == {messages_end}
     assert messages_end_of(header) == messages_end
+    assert (header.producer_id, header.producer_epoch) == (0, 0)
 
 
 def test_frames_of_anything_else_are_refused() -> None:
