@@ -259,6 +259,26 @@ def test_damage_in_the_active_segment_is_repaired_and_the_log_goes_on_in_another
     asyncio.run(run())
 
 
+def test_of_a_gap_that_another_replica_has_in_part_the_rest_is_still_known_as_damage() -> None:
+    async def run() -> None:
+        node = Node(4, others=2)
+        (segment, _) = node.logs.messages.segments
+        frame_bytes = segment.size_bytes // 4
+        for number in (1, 2):  # their headers: nothing says where the one ends
+            node.disk.flip(segment.path, number * frame_bytes, 1)
+        scan_segment(node.logs.messages, segment)
+        (damage,) = node.logs.messages.damage
+        assert (damage.start_offset, damage.end_offset) == (1, 3)
+        await node.check()
+        assert node.report() == DamageReport("t", 1, 1, 1)
+        (left,) = node.logs.messages.damage
+        assert (left.start_offset, left.end_offset) == (2, 3)
+        assert node.offsets() == [0, 1, 3]
+        assert node.repairs.damaged == frozenset()
+
+    asyncio.run(run())
+
+
 def test_damage_that_a_repair_leaves_as_it_is_rests_until_the_next_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
