@@ -28,11 +28,14 @@ def has_aws_key(record: TokenRecord) -> bool:
     return AWS_MARK in record.rules
 
 
-def aws_secrets(record: TokenRecord, now_ms: int) -> list[str]:
-    """Return the secret access keys of a token: two while a rotated one is still valid."""
+def key_digests(record: TokenRecord, now_ms: int) -> list[str]:
+    """Return the digests that the secret access keys of a token come from.
+
+    There are two while a rotated key is still valid, and none for a token without a key pair.
+    """
     if not has_aws_key(record):
         return []
     digests = [record.digest]
     if record.previous_digest and now_ms < record.previous_until_ms:
         digests.append(record.previous_digest)
-    return [aws_secret_of(digest) for digest in digests]
+    return digests

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from goq import limits
-from goq.access.aws_key import aws_secrets
+from goq.access.aws_key import aws_secret_of, key_digests
 from goq.access.quota import parse_quotas
 from goq.access.rule import AccessRule, Principal, Verb, parse_rule
 from goq.access.token import split_token
@@ -122,10 +122,22 @@ class TokenTable:
             raise NotAuthenticated(_UNKNOWN)
         return self._valid(record, self._now_ms())
 
-    def aws_secrets(self, token_id: str) -> list[str]:
-        """Return the secret access keys of a token, valid or not; none if it has no key pair."""
-        record = self._tokens().get(token_id)
-        return [] if record is None else aws_secrets(record, self._now_ms())
+    def signers(self, token_id: str) -> dict[str, Principal]:
+        """Return the secret access keys of a token, each with the principal of its requests.
+
+        There is none for a token without a key pair. Raises ``NotAuthenticated`` for one that has
+        ended.
+        """
+        tokens, now_ms = self._tokens(), self._now_ms()
+        if tokens is not self._known:
+            self._follow(tokens)
+        record = tokens.get(token_id)
+        if record is None:
+            return {}
+        return {
+            aws_secret_of(digest): self._valid(record, now_ms, digest)
+            for digest in key_digests(record, now_ms)
+        }
 
     def is_valid(self, principal: Principal) -> bool:
         """Return whether a principal's token is still valid, with the same rules, and the secret

@@ -75,7 +75,7 @@ class SignatureCheck:
         used up.
         """
         try:
-            principal = self._principal(_parsed(request).key_id)
+            principal, *_ = self._signers(_parsed(request).key_id).values()
         except SqsError as error:
             self._hold(request, request.peer_host)
             raise NotAuthenticated(error.message) from error
@@ -109,25 +109,27 @@ class SignatureCheck:
     def _signed_by(self, request: Request) -> Principal:
         signed = _parsed(request)
         self._check_time(request, signed)
-        principal = self._principal(signed.key_id)
+        signers = self._signers(signed.key_id)
         text = _text_to_sign(request, signed)
-        secrets = self._tokens.aws_secrets(signed.key_id)
-        if not any(_is_signature(signed, text, secret) for secret in secrets):
-            raise SqsError(
-                "SignatureDoesNotMatch",
-                "The request signature we calculated does not match the signature you provided."
-                " Check the secret access key, and that no proxy changes the host: set sqs.hosts"
-                " and have it pass on the host that clients call.",
-                403,
-            )
-        return principal
+        for secret, principal in signers.items():
+            if _is_signature(signed, text, secret):
+                return principal
+        raise SqsError(
+            "SignatureDoesNotMatch",
+            "The request signature we calculated does not match the signature you provided."
+            " Check the secret access key, and that no proxy changes the host: set sqs.hosts"
+            " and have it pass on the host that clients call.",
+            403,
+        )
 
-    def _principal(self, key_id: str) -> Principal:
+    def _signers(self, key_id: str) -> dict[str, Principal]:
+        """Return the principals by their secret access keys, at least one. Raises ``SqsError``."""
         try:
-            if self._tokens.aws_secrets(key_id):
-                return self._tokens.named(key_id)
+            signers = self._tokens.signers(key_id)
         except NotAuthenticated as error:
             raise SqsError("InvalidClientTokenId", error.detail, 403) from None
+        if signers:
+            return signers
         raise SqsError(
             "InvalidClientTokenId",
             "The security token included in the request is invalid: it is not that of a token with"

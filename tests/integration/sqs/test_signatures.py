@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -291,6 +292,26 @@ def test_a_revoked_and_a_rotated_token_sign_nothing_more(place: Place) -> None:
     place.admin("DELETE", f"/v1/tokens/{pair[0]}")
     answer = raw_request(place.url, b"{}", place.signed(pair))
     assert code(answer) == (403, "InvalidClientTokenId")
+
+
+def test_what_a_key_pair_began_ends_when_it_is_rotated(place: Place, pair: tuple[str, str]) -> None:
+    with place.client(pair) as sqs:
+        sqs.create_queue(QueueName="rotated")
+    old = place.create("consume:rotated/sqs")
+    asked = {"QueueUrl": "rotated", "WaitTimeSeconds": 20}
+    with ThreadPoolExecutor() as pool, place.client(old) as sqs:
+        waiting = pool.submit(sqs.receive_message, **asked)
+        eventually(lambda: bool(place.node.on_loop(place.node.node.requests_under_way)))
+        rotated = place.admin("POST", f"/v1/tokens/{old[0]}/rotate", {})
+        with place.client(pair) as sender:
+            sender.send_message(QueueUrl="rotated", MessageBody="x")
+        with pytest.raises(ClientError) as refused:
+            waiting.result(30)
+        assert code_of(refused) == (403, "InvalidClientTokenId")
+    new = rotated["aws_access_key_id"], rotated["aws_secret_access_key"]
+    with place.client(new) as sqs:
+        (message,) = sqs.receive_message(**asked, AttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
 
 
 def test_a_quota_holds_for_an_sdk(place: Place) -> None:
