@@ -12,6 +12,7 @@ import msgspec
 
 from goq.broker.broker import Broker
 from goq.config.sqs import SqsConfig
+from goq.errors import GoqError
 from goq.model import AUDIT_TOPIC
 from goq.sqs.attributes import (
     COUNTS,
@@ -46,6 +47,7 @@ from goq.sqs.protocol.bounds import (
 from goq.sqs.protocol.errors import (
     SqsError,
     error_of,
+    error_of_goq,
     invalid_parameter,
     missing_parameter,
     problem_code,
@@ -194,11 +196,18 @@ class QueueOperations:
         return {"Attributes": chosen} if chosen else {}
 
     async def counts(self, call: SqsCall, queue: QueueView) -> dict[str, str]:
-        """Return the attributes that count messages. Raises ``SqsError``."""
+        """Return the attributes that count messages. Raises ``SqsError``.
+
+        Who may see them needs no other rule to begin the group, as a first receive does.
+        """
         path = self.group_path(queue)
         response = await self._calls.ask(call, "GET", path)
         if problem_code(response) == "group_not_found":
-            response = await self._calls.ask(call, "PUT", path, {"settings": {}})
+            try:
+                await self._broker.group_admin.remember(queue.topic, self._config.group)
+            except GoqError as error:
+                raise error_of_goq(error) from None
+            response = await self._calls.ask(call, "GET", path)
         counts = decoded(response, _GroupCounts)
         return {
             "ApproximateNumberOfMessages": str(counts.ready + counts.retry),

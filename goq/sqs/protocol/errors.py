@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from goq.errors import GoqError
 from goq.http.message import Response
 
 _PREFIX: Final = "AWS.SimpleQueueService."
@@ -117,16 +118,25 @@ def problem_code(response: Response) -> str:
 def error_of(response: Response) -> SqsError:
     """Return the error of a problem of the node."""
     found = _problem(response)
-    kind = _KINDS.get(found.code)
+    return _error(found.code, found.detail, response.status)
+
+
+def error_of_goq(error: GoqError) -> SqsError:
+    """Return the error of what the broker itself refused."""
+    return _error(error.code, error.detail, error.http_status)
+
+
+def _error(code: str, detail: str, status: int) -> SqsError:
+    kind = _KINDS.get(code)
     if kind == "QueueDoesNotExist":
         return queue_missing()
     if kind is not None:
-        return SqsError(kind, found.detail, 403 if kind in _FORBIDDEN else 400)
-    if response.status == 500:
-        return SqsError("InternalFailure", found.detail, 500)
-    if response.status > 500 or response.status == 421:
-        return SqsError("ServiceUnavailable", found.detail, 503)
-    return invalid_parameter(found.detail)
+        return SqsError(kind, detail, 403 if kind in _FORBIDDEN else 400)
+    if status == 500:
+        return SqsError("InternalFailure", detail, 500)
+    if status > 500 or status == 421:
+        return SqsError("ServiceUnavailable", detail, 503)
+    return invalid_parameter(detail)
 
 
 def _problem(response: Response) -> _Problem:

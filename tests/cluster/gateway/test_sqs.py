@@ -54,6 +54,19 @@ def test_what_one_node_takes_another_gives_and_a_third_deletes(clients: list[Any
     assert set(shown.values()) == {"0"}
 
 
+def test_each_node_counts_the_messages_of_a_topic_that_nobody_has_received_from(
+    cluster: RunningCluster, clients: list[Any]
+) -> None:
+    asked = ["ApproximateNumberOfMessages"]
+    for number, client in enumerate(clients):
+        name = f"counted-{number}"
+        cluster.nodes[0].call("POST", "/v1/topics", {"name": name})
+        messages = [{"value": "x", "partition": partition} for partition in range(6)]
+        cluster.nodes[0].call("POST", f"/v1/topics/{name}/messages", {"messages": messages})
+        shown = client.get_queue_attributes(QueueUrl=name, AttributeNames=asked)["Attributes"]
+        assert shown == {asked[0]: "6"}
+
+
 def test_a_long_poll_at_one_node_gets_what_another_takes(clients: list[Any]) -> None:
     queue = clients[0].create_queue(QueueName="poll")["QueueUrl"]
     bodies: list[str] = []

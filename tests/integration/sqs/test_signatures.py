@@ -162,6 +162,23 @@ def test_a_rule_bounds_what_an_sdk_may_do(place: Place, pair: tuple[str, str]) -
                 sqs.send_message(QueueUrl=name, MessageBody="x")
 
 
+@pytest.mark.parametrize("rule", ["consume:{}/sqs", "read:{}", "manage:{}"])
+def test_who_may_see_the_counts_of_a_queue_sees_them_before_the_first_receive(
+    place: Place, rule: str
+) -> None:
+    name = f"unread-{rule[:4]}"
+    place.admin("POST", "/v1/topics", {"name": name})
+    place.admin("POST", f"/v1/topics/{name}/messages", {"messages": [{"value": "x"}]})
+    with place.client(place.create(rule.format(name))) as sqs:
+        asked = ["ApproximateNumberOfMessages"]
+        shown = sqs.get_queue_attributes(QueueUrl=name, AttributeNames=asked)["Attributes"]
+    assert shown == {asked[0]: "1"}
+    with place.client(place.create(f"publish:{name}")) as sqs:
+        with pytest.raises(ClientError) as refused:
+            sqs.get_queue_attributes(QueueUrl=name, AttributeNames=asked)
+        assert code_of(refused) == (403, "AccessDenied")
+
+
 def test_a_key_pair_that_is_wrong_is_refused(place: Place, pair: tuple[str, str]) -> None:
     plain = place.admin("POST", "/v1/tokens", {"name": "plain", "allow": ["publish:*"]})
     secret = plain["token"].split("_", 2)[2]
