@@ -25,6 +25,7 @@ from goq.sqs.attributes import (
     THROUGHPUT,
     MoveRecord,
     QueueRecord,
+    RedrivePolicy,
     check_names,
     check_scope,
     checked_attributes,
@@ -132,7 +133,7 @@ class QueueOperations:
             del given[FIFO]
         attributes = checked_attributes(given, is_fifo=is_fifo, bounds=self.bounds)
         check_scope(attributes)
-        await self._check_dead_letter_queue(call, name, attributes)
+        attributes = await self._with_dead_letter_queue(call, name, attributes)
         tags = _checked_tags({**(call.shape.upper_tags or {}), **(call.shape.tags or {})})
         now_s = self._now_s()
         settings = new_queue_settings(attributes, QueueRecord(now_s, now_s, attributes, tags))
@@ -229,7 +230,7 @@ class QueueOperations:
                 "InvalidAttributeValue",
                 f"{SCOPE} stays messageGroup: the queue has several partitions.",
             )
-        await self._check_dead_letter_queue(call, queue.topic.name, new)
+        new = await self._with_dead_letter_queue(call, queue.topic.name, new)
 
         def changed(record: QueueRecord) -> QueueRecord:
             attributes = {**record.attributes, **new}
@@ -243,13 +244,17 @@ class QueueOperations:
 
         await self.change(call, queue, changed, new)
 
-    async def _check_dead_letter_queue(
-        self, call: SqsCall, name: str, attributes: Mapping[str, str]
-    ) -> None:
-        """Raise ``SqsError`` unless the dead-letter queue of a policy exists and is of its kind."""
+    async def _with_dead_letter_queue(
+        self, call: SqsCall, name: str, attributes: dict[str, str]
+    ) -> dict[str, str]:
+        """Return attributes whose policy has the ARN that its dead-letter queue has here.
+
+        Region and account of the given one do not count, as those of queue URLs do not. Raises
+        ``SqsError`` unless the queue exists and is of the same kind.
+        """
         policy = redrive_policy(attributes)
         if policy is None:
-            return
+            return attributes
         try:
             target = await self.locate(call, policy.queue)
         except SqsError:
@@ -260,7 +265,8 @@ class QueueOperations:
             elif target.is_fifo is not name.endswith(FIFO_SUFFIX):
                 reason = "Dead letter target must be same type of queue as the source."
             else:
-                return
+                own = RedrivePolicy(self.arn(policy.queue), policy.maxReceiveCount)
+                return {**attributes, REDRIVE: own.written()}
         raise invalid_parameter(
             f"Value {attributes[REDRIVE]} for parameter RedrivePolicy is invalid. Reason: {reason}"
         )

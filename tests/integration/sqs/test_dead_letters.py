@@ -91,6 +91,19 @@ def test_a_policy_is_shown_and_can_be_removed(sqs: Any, dead: str, name: str) ->
         assert len(answer["Messages"]) == 1
 
 
+def test_a_policy_with_the_arn_of_another_account_means_the_queue_of_that_name_here(
+    sqs: Any, dead: str, name: str
+) -> None:
+    elsewhere = f"arn:aws:sqs:eu-west-1:123456789012:{name}-dead"
+    attributes = {
+        "RedrivePolicy": json.dumps({"deadLetterTargetArn": elsewhere, "maxReceiveCount": 2})
+    }
+    again = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+    sqs.set_queue_attributes(QueueUrl=again, Attributes=attributes)
+    assert sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"] == again
+    assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [again]
+
+
 def test_a_fifo_queue_gives_up_a_message_and_goes_on_with_its_group(sqs: Any, name: str) -> None:
     fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
     dead = sqs.create_queue(QueueName=f"{name}-dead.fifo", Attributes=fifo)["QueueUrl"]
