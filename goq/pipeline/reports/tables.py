@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from goq.client import Client
-from goq.errors import Conflict, InvalidInput
+from goq.errors import Conflict, CorruptData, InvalidInput
 from goq.pipeline.arrow.node_source import LogSource
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.export.destination import LocalDestination
@@ -44,6 +44,7 @@ class ExportedTables:
         folder = self._folder if "://" in self._folder else str(Path(self._folder).absolute())
         root = f"{folder.rstrip('/')}/{name}"
         files = self._finished(name)
+        _check_readable(files or ())
         reader = self._spark.read.schema(_DDL[name])
         if files is None:
             frame = reader.parquet(root)
@@ -113,28 +114,26 @@ class ExportedTables:
         files = self._finished("messages")
         if files is None:
             raise InvalidInput("only an export in a folder is compared with the node", field="from")
-        chosen = self._chosen(files)
+        found = [file for file in files if _is_readable(file)]
         target = LocalDestination(Path(self._folder))
-        for topic in sorted({file.topic for file in chosen}):
+        for topic in sorted({file.topic for file in found}):
             state = ExportLedger(target, "messages", topic).state()
             if state is not None and state.topic_id not in ("", source.topic_id(topic)):
                 raise Conflict(
                     f"{topic} was deleted and created again since it was exported", field="topic"
                 )
-        return compare_with_node(source, str(target.root.absolute()), chosen)
+        return compare_with_node(source, str(target.root.absolute()), found)
 
     def slices(self) -> TableSlices:
         """Return the tables for an audit."""
         found = [self._finished(name) for name in _DDL]
         if None in found:
             return FrameSlices(*map(self.table, _DDL))
-        return FileSlices(SparkTasks(self._spark), *(self._chosen(files or []) for files in found))
-
-    def _chosen(self, files: Sequence[TableFile]) -> list[TableFile]:
-        return [each for each in files if not self._topics or each.topic in self._topics]
+        readable = ([each for each in files or () if _is_readable(each)] for files in found)
+        return FileSlices(SparkTasks(self._spark), *readable)
 
     def _finished(self, name: str) -> list[TableFile] | None:
-        """Return the readable files in the manifests; None if this process cannot read them."""
+        """Return the files of the chosen topics in the manifests; None behind a URI."""
         if "://" in self._folder:
             return None
         if not Path(self._folder, "_goq").is_dir():
@@ -145,18 +144,28 @@ class ExportedTables:
         target = LocalDestination(Path(self._folder))
         return [
             TableFile(str((target.root / entry.path).absolute()), topic, entry.partition)
-            for topic in target.names(f"_goq/{name}")
+            for topic in self._topics or target.names(f"_goq/{name}")
             for manifest in ExportLedger(target, name, topic).manifests()
             for entry in manifest.files
-            if _rows_of(target, entry) is not None
         ]
+
+
+def _check_readable(files: Sequence[TableFile]) -> None:
+    """Raise ``CorruptData`` for a file that is gone: without its rows an answer is wrong."""
+    for file in files:
+        if not _is_readable(file):
+            raise CorruptData(
+                f"{file.path} is gone, or is no Parquet file any more: if files were being merged,"
+                " run the export again, which finishes that; else restore the file. goq report"
+                " audit names all of them"
+            )
 
 
 def _fault_of(target: LocalDestination, entry: FileEntry) -> str | None:
     """Return how a file differs from what was exported."""
     if not target.exists(entry.path):
         return "is missing"
-    rows = _rows_of(target, entry)
+    rows = _rows_of(target.root / entry.path)
     if rows is None:
         return "is no Parquet file"
     if rows != entry.rows:
@@ -166,12 +175,16 @@ def _fault_of(target: LocalDestination, entry: FileEntry) -> str | None:
     return None
 
 
-def _rows_of(target: LocalDestination, entry: FileEntry) -> int | None:
+def _rows_of(path: Path | str) -> int | None:
     """Return the number of rows of a file, None if it cannot be read."""
     try:
-        return int(pq.read_metadata(target.root / entry.path).num_rows)
+        return int(pq.read_metadata(path).num_rows)
     except (OSError, pa.ArrowException):
         return None
+
+
+def _is_readable(file: TableFile) -> bool:
+    return _rows_of(file.path) is not None
 
 
 class LiveSource(NamedTuple):
