@@ -311,3 +311,22 @@ def test_damaged_messages_fail_who_asks_for_them_unless_that_is_allowed(tmp_path
         behind = {"startingOffsets": '{"t": {"0": 4}}'}
         assert values(batch(node, "t", **before)) == whole[:3]
         assert values(batch(node, "t", **behind)) == whole[3:]
+
+
+@pytest.mark.parametrize("table", ["messages", "events"])
+def test_a_query_that_is_run_again_does_not_read_a_topic_that_was_made_anew(
+    node: RunningNode, topic: str, table: str
+) -> None:
+    reader = batch(node, topic, table=table)
+    fill(node, topic, 60)
+    with Client(node.url) as client:
+        list(client.receive(topic, "group", max_messages=60))
+        tasks = reader.partitions()
+        assert sum(each.num_rows for task in tasks for each in reader.read(task)) == 60
+        client.delete_topic(topic)
+        client.create_topic(topic, 3)
+        fill(node, topic, 60)
+        list(client.receive(topic, "group", max_messages=60))
+    for task in tasks:
+        with pytest.raises(Conflict, match="deleted and created again since the query was planned"):
+            next(iter(reader.read(task)))

@@ -101,13 +101,7 @@ class Export:
         if state is None:
             self._ledger.check_unbegun()
             return None
-        topic_id = self._source.topic_id(self._topic)
-        if state.topic_id and topic_id and state.topic_id != topic_id:
-            raise Conflict(
-                f"{self._topic} was deleted and created again since it was exported there (id"
-                f" {state.topic_id}, now {topic_id}); use another folder",
-                field="topic",
-            )
+        self._check_topic(state)
         kept = TimeSpan(state.from_time_us, state.to_time_us)
         if kept != self._span:
             raise Conflict(
@@ -131,6 +125,15 @@ class Export:
                 field="include_deleted",
             )
         return state
+
+    def _check_topic(self, state: ExportState) -> None:
+        topic_id = self._source.topic_id(self._topic)
+        if state.topic_id and topic_id and state.topic_id != topic_id:
+            raise Conflict(
+                f"{self._topic} was deleted and created again since it was exported there (id"
+                f" {state.topic_id}, now {topic_id}); use another folder",
+                field="topic",
+            )
 
     def _check_folder_names(self, stored: ExportState | Plan) -> None:
         """Raise ``Conflict`` if an earlier version gave a column the name of a folder."""
@@ -184,6 +187,7 @@ class Export:
         return total._replace(fields_left_out=tuple(left_out(state.decoded or {}, state.fields)))
 
     def _begin(self) -> ExportState:
+        topic_id = self._source.topic_id(self._topic)  # before its bounds
         reached = {
             p: bounds.start for p, bounds in self._table.bounds(self._source, self._topic).items()
         }
@@ -197,7 +201,7 @@ class Export:
             include_deleted=self._include_deleted,
             began=reached,
             reached=reached,
-            topic_id=self._source.topic_id(self._topic),
+            topic_id=topic_id,
             lanes=list(self._source.lane_names(self._topic)),
         )
         self._ledger.put_state(state)
@@ -276,6 +280,7 @@ class Export:
         files_before, unnoted = len(plan.files), 0
         columns = plan.decoded if plan.decoded is not None else state.decoded
         for staged in self._stage(plan.pieces[plan.done :], columns):
+            self._check_topic(state)  # what was read is of the topic that it was before
             plan = self._publish(plan, staged)
             count = staged.piece.end - staged.piece.start
             unnoted += count

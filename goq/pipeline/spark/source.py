@@ -213,7 +213,9 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
         source = NodeSource(client, include_deleted=options.include_deleted, columns=schema.names)
         frame_batches = table.read(source, topic, partition, start, end)
         with ahead(frame_batches, _READ_AHEAD) as made:
-            for frame_batch in made:
+            for number, frame_batch in enumerate(made):
+                if not number:  # a query with a limit does not come to the end
+                    task.check_topic(topic, source.topic_id(topic))
                 if frame_batch.missing and options.fail_on_data_loss:
                     raise CorruptData(
                         f"{table.name} {frame_batch.missing} of {topic}, partition {partition}, are"
@@ -225,3 +227,4 @@ def _read(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBat
                     topic, partition, frame_batch.frames, task.default_lane, columns
                 ):
                     yield rows_between(batch, table.position, start, end).select(schema.names)
+        task.check_topic(topic, source.topic_id(topic))

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 from goq.client import Client
 from goq.client.messages import ReadBatch
-from goq.errors import InvalidInput
+from goq.errors import Conflict, InvalidInput
 from goq.pipeline.arrow.node_source import LogBounds, NodeSource
 from goq.pipeline.arrow.tables import TABLES
 from goq.pipeline.spark.offset_ranges import (
@@ -24,12 +24,25 @@ from goq.pipeline.spark.transaction_topics import COMMITS_SUFFIX, STAGED_SUFFIX
 
 
 class Task(InputPartition):
-    """The input of one task; a query without messages has one empty task."""
+    """The input of one task; a query without messages has one empty task.
 
-    def __init__(self, piece: Range | None, default_lane: int) -> None:
+    ``topic_id`` is that of the topic when the task was planned; "" where the node does not say.
+    """
+
+    def __init__(self, piece: Range | None, default_lane: int = 0, topic_id: str = "") -> None:
         super().__init__(piece)
         self.piece = piece
         self.default_lane = default_lane
+        self.topic_id = topic_id
+
+    def check_topic(self, topic: str, now_id: str) -> None:
+        """Raise ``Conflict`` if the topic is not the one that the task was planned for."""
+        if self.topic_id and now_id and self.topic_id != now_id:
+            raise Conflict(
+                f"{topic} was deleted and created again since the query was planned (id"
+                f" {self.topic_id}, now {now_id}): load it again, or run the stream again",
+                field="topic",
+            )
 
 
 class Topics:
@@ -104,7 +117,7 @@ class Topics:
         """Return the tasks that read from ``start`` up to ``end``; at least one."""
         pieces = ranges_between(start, end, self._options.tasks_min)
         lanes = {topic: self._source.default_lane(topic) for topic in {p.topic for p in pieces}}
-        return [Task(p, lanes[p.topic]) for p in pieces] or [Task(None, 0)]
+        return [Task(p, lanes[p.topic], self.ids[p.topic]) for p in pieces] or [Task(None)]
 
 
 def _chosen(

@@ -13,11 +13,12 @@ from goq.pipeline.arrow.node_source import FrameBatch, LogBounds
 
 
 class LoggedFrames:
-    """Partitions of frames; ``starts`` is where retention has come to."""
+    """Partitions of frames; ``starts`` is where retention has come to, ``id`` that of the topic."""
 
     def __init__(self, partitions: int) -> None:
         self.frames: list[list[FrameView]] = [[] for _ in range(partitions)]
         self.starts = [0] * partitions
+        self.id = ""
 
     def publish(self, partition: int, messages: Sequence[Message], time_us: int) -> None:
         frames = self.frames[partition]
@@ -55,7 +56,7 @@ class LoggedFrames:
                 yield FrameBatch([part], min(header.end_offset, end), [])
 
     def topic_id(self, topic: str) -> str:
-        return ""
+        return self.id
 
     def event_bounds(self, topic: str) -> Mapping[int, LogBounds]:
         return {}

@@ -180,6 +180,26 @@ def test_a_topic_that_was_made_anew_is_refused(tmp_path: Path) -> None:
         export(LoggedFrames(1), LocalDestination(tmp_path)).run()
 
 
+def test_a_topic_that_is_made_anew_while_it_is_read_leaves_no_rows(tmp_path: Path) -> None:
+    log, rng = LoggedFrames(1), random.Random(6)
+    log.id = "first"
+    grow(log, rng, 20)
+
+    def stage(work: Work, todo: Sequence[Piece]) -> Iterator[PieceFiles]:
+        for number, piece in enumerate(todo):
+            if number == 2:
+                log.frames, log.id = [[]], "second"
+                grow(log, rng, 40)
+            yield from stage_here(log)(work, [piece])
+
+    before = wanted(log)[:100]
+    target = LocalDestination(tmp_path)
+    run = Export(log, target, MESSAGES_TABLE, "orders", messages_max=50, stager=stage)
+    with pytest.raises(Conflict, match="deleted and created again"):
+        run.run()
+    assert found(tmp_path) == before
+
+
 def test_a_state_that_cannot_be_read_is_said_and_nothing_written(tmp_path: Path) -> None:
     log = LoggedFrames(1)
     grow(log, random.Random(7), 10)
