@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ _DAY_US = 86_400_000_000
 _ROW_GROUP_ROWS = 131_072
 _ROW_GROUP_BYTES = 64 * 2**20
 _CHUNK_BYTES = 2**22
+_OPEN_MAX = 4  # a piece may have thousands of dates, and an open file up to a row group in memory
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -48,6 +50,9 @@ def checksum(files: fs.FileSystem, path: str) -> int | None:
 class DatedWriter:
     """Writes batches into one file for each date (UTC) of the column ``time``.
 
+    Few files are open at a time. A log is in the order of its times, unless a clock was set back:
+    rows of a date whose file is closed already have it written again.
+
     Files stay in ``staging`` until the owner of the writer publishes them. Failures raise the
     errors of :func:`~goq.pipeline.export.errors.explained`.
     """
@@ -57,13 +62,15 @@ class DatedWriter:
         self._stem = stem
         self._schema = schema
         self._time = time
-        self._open: dict[int, _File] = {}
+        self._open: dict[int, _File] = {}  # the one used last is the last
+        self._closed: dict[int, WrittenFile] = {}
+        self._made = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch, each into the file of its date."""
         if not batch.num_rows:
             return
-        times = np.asarray(batch.column(self._time).view(pa.int64()))
+        times = _times_us(batch, self._time)
         first, last = int(times.min()) // _DAY_US, int(times.max()) // _DAY_US
         if first == last:
             self._file(first).add(batch, times)
@@ -74,22 +81,54 @@ class DatedWriter:
             self._file(day).add(batch.take(pa.array(rows)), times[rows])
 
     def _file(self, day: int) -> _File:
-        file = self._open.get(day)
+        file = self._open.pop(day, None)
         if file is None:
-            date = (_EPOCH + timedelta(days=day)).date().isoformat()
-            path = f"{self._staging.directory}/{self._stem}-{date}.parquet"
-            file = self._open[day] = _File(self._staging.filesystem, path, date, self._schema)
+            while len(self._open) >= _OPEN_MAX:
+                self._close(next(iter(self._open)))
+            file = self._opened(day)
+        self._open[day] = file
         return file
+
+    def _opened(self, day: int) -> _File:
+        """Return a new file, with the rows of a closed one of the date."""
+        date = (_EPOCH + timedelta(days=day)).date().isoformat()
+        path = f"{self._staging.directory}/{self._stem}-{date}-{self._made}.parquet"
+        self._made += 1
+        file = _File(self._staging.filesystem, path, date, self._schema)
+        if day in self._closed:
+            before = self._closed[day].path
+            with explained(before), self._staging.filesystem.open_input_file(before) as opened:
+                for batch in pq.ParquetFile(opened).iter_batches():
+                    file.add(batch.cast(self._schema), _times_us(batch, self._time))
+            self._staging.remove(before)
+            del self._closed[day]
+        return file
+
+    def _close(self, day: int) -> None:
+        self._closed[day] = self._open[day].finish()
+        del self._open[day]
 
     def finish(self) -> Iterator[WrittenFile]:
         """Close all files and return them in order of date."""
-        for _, file in sorted(self._open.items()):
-            yield file.finish()
+        for day in list(self._open):
+            self._close(day)
+        for _, file in sorted(self._closed.items()):
+            yield file
 
     def abandon(self) -> None:
         """Close and remove all files."""
         for file in self._open.values():
             file.abandon()
+        for written in self._closed.values():
+            with suppress(OSError):  # the next export empties the staging folder
+                self._staging.filesystem.delete_file(written.path)
+
+
+Times = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def _times_us(batch: pa.RecordBatch, name: str) -> Times:
+    return np.asarray(batch.column(name).view(pa.int64()))
 
 
 class _File:
@@ -107,7 +146,7 @@ class _File:
         self._rows = 0
         self._first_us, self._last_us = 2**63 - 1, -(2**63)
 
-    def add(self, batch: pa.RecordBatch, times: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def add(self, batch: pa.RecordBatch, times: Times) -> None:
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes
