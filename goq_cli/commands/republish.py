@@ -38,7 +38,7 @@ def command(
         str, typer.Option("--from", metavar="DIR", help="What goq export wrote; else the node.")
     ] = "",
     txn_id: Annotated[
-        str, typer.Option(metavar="ID", help="Happens once; default by query and topics.")
+        str, typer.Option(metavar="ID", help="Happens once; default by the words given.")
     ] = "",
     include_deleted: Annotated[
         bool, typer.Option("--include-deleted", help="Of the node: archived messages, too.")
@@ -83,7 +83,10 @@ def command(
             "topic": into,
             "server": ",".join(servers),
             "token": token or "",
-            "txnId": txn_id or default_transaction(query, topics, into),
+            "txnId": txn_id
+            or default_transaction(
+                query, topics, into, _place(source), since, until, include_deleted
+            ),
         }
     )
     live = LiveSource(servers, token, topics, include_deleted, *_span(since, until))
@@ -102,10 +105,18 @@ def command(
     print_report(report, html)
 
 
-def default_transaction(query: str, topics: list[str], into: str) -> str:
-    """Return the default transaction id: a hash of query, topics and target."""
-    told = json.dumps([query.strip(), sorted(topics), into])
+def default_transaction(query: str, topics: list[str], into: str, *read: str | bool | None) -> str:
+    """Return the default transaction id: a hash of the query, and of all that it reads, as given.
+
+    Another slice is another transaction: else it would count as published before.
+    """
+    told = json.dumps([query.strip(), sorted(topics), into, *read])
     return f"republish-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}"
+
+
+def _place(source: str) -> str:
+    """Return the export as it is named from every folder."""
+    return source if not source or "://" in source else str(Path(source).absolute())
 
 
 def _span(since: str | None, until: str | None) -> tuple[int | None, int | None]:

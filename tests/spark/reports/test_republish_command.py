@@ -120,6 +120,24 @@ def test_only_a_span_of_a_topic_is_read_from_the_node(
     goq(*words, "--from", "lake", "--since", since, code=2)
 
 
+def test_another_span_is_another_slice_and_is_not_taken_for_the_one_published_before(
+    goq: Goq, node: RunningNode, topic: str
+) -> None:
+    publish(node, topic, 3)
+    with Client(node.url) as client:
+        last = max(message.timestamp for message in client.read_log(topic))
+    words = ("republish", "SELECT * FROM messages", topic, "--into", f"{topic}-again", "--json")
+    until = format_time_us(last + 1)
+    for outcome in ("stored", "known"):
+        out, _ = goq(*words, "--until", until)
+        assert rows(out, "Republished")[0]["outcome"] == outcome
+    publish(node, topic, 2)
+    out, _ = goq(*words, "--since", until)
+    (done,) = rows(out, "Republished")
+    assert (done["messages"], done["outcome"]) == (2, "stored")
+    assert len(logged(node, f"{topic}-again")) == 5
+
+
 def test_a_target_that_the_node_does_not_make_is_said_before_anything_is_read(
     goq: Goq, topic: str, monkeypatch: pytest.MonkeyPatch, node: RunningNode
 ) -> None:
