@@ -7,6 +7,8 @@ The reserve holds ``limits.DISK_RESERVE_BYTES``, less on a small disk. It is mad
 
 Some writes a node cannot do without: starts, deletes, settings, the Raft log, and the event of a
 trim, which comes before retention deletes, or of a deleted group, which may have kept messages.
+Other events too, as far as they were applied when the disk turned out to be full, with the messages
+that were leased as they were written: without them the partition would have to be loaded again.
 When such a write finds the disk full, a piece of the reserve is freed and the write tried again.
 From then on the *reserve is given up*, and all other writes fail as on a full disk, so that they do
 not take the room. Another process may take a piece; ``_PIECES`` of them are there. A node that

@@ -85,6 +85,7 @@ class EventWriter:
             on_seal=lambda segment: self._on_seal(identity, segment, context),
             on_failure=on_failure,
             follows=messages,
+            uses_reserve=True,
             quorum=quorum,
             write_seconds=context.write_seconds,
             turn=context.turn,
@@ -100,7 +101,8 @@ class EventWriter:
         """Whether the disk takes events that are not vital, as far as is known.
 
         An event is applied before it is written. If the disk then refuses it, the partition goes
-        offline, and with it what would make room.
+        offline, and with it what would make room. So events that were under way when the disk
+        became full are written with the reserve, and no others begin.
         """
         return not self._is_disk_full()
 
@@ -128,7 +130,7 @@ class EventWriter:
     ) -> asyncio.Future[Appended]:
         """Apply events and queue them for the log. The future completes when they are durable.
 
-        What ``is_vital`` is written on a full disk too.
+        What ``is_vital`` is tried again on a full disk after others were refused.
         """
         together = [*self._deferred, *events]
         view = encode_event_frame(together, self._state.end_offset)

@@ -70,7 +70,8 @@ class GroupCommit:
     ``admission`` filters frames; None takes all. ``quorum`` gives the high watermark. ``on_commit``
     gets the frames below it, in order; ``on_seal`` every sealed segment; ``on_failure`` every
     failure of an append or of the log. ``stager`` acts on small batches before they are written;
-    the log ``follows`` another if what it gets depends on what that one stages.
+    the log ``follows`` another if what it gets depends on what that one stages. With
+    ``uses_reserve`` a full disk gives up its reserve for each batch.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class GroupCommit:
         on_failure: Callable[[GoqError], None] = lambda _error: None,
         stager: Stager | None = None,
         follows: Log | None = None,
+        uses_reserve: bool = False,
         admission: AppendAdmission | None = None,
         quorum: Quorum | None = None,
         write_seconds: WriteTimes,
@@ -100,6 +102,7 @@ class GroupCommit:
         self._on_failure = on_failure
         self._stager = stager
         self._follows = follows
+        self._uses_reserve = uses_reserve
         self._admission = admission
         self._write_seconds = write_seconds
         self._queue_bytes_max = queue_bytes_max
@@ -219,6 +222,7 @@ class GroupCommit:
             self._fail(written, self._as_known(raised))
             return None
         if batch is not None:
+            batch.is_vital |= self._uses_reserve
             began_us = self._clock.uptime_us()  # the loop has the time of its turn alone
             self._is_offered = self._may_offer and self.pending.offer(batch)
             finish = partial(self._finish, batch, written, began_us)

@@ -64,6 +64,7 @@ class Appender:
         self._state = loaded.state
         self._callbacks = callbacks
         self._availability = availability
+        self._is_disk_full = context.is_disk_full
         self._ready = ready
         self._writer = writer
         self._stats = stats
@@ -209,11 +210,13 @@ class Appender:
             self._callbacks.is_awaited()
             and self._availability.error is None
             and not self._ready.is_rebuilding
+            and not self._is_disk_full()
         )
 
     def stage(self, batch: WriteBatch, written: Sequence[WrittenFrame]) -> None:
         """Enter frames that the event loop is about to write, and serve waiting consumers."""
         self._is_staged = True
+        batch.is_vital = True  # without it the partition would have to be loaded again
         self._frames.add([CachedFrame(view) for view in batch.frames()])
         self._enter(written)
         self._callbacks.on_staged()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,12 @@ from goq.delivery.events.event import Corrupted
 from goq.errors import GoqError, PartitionOffline, StorageFailed, StorageFull, TimedOut, TooLarge
 from goq.frame.encoder import ProducerMark
 from goq.model import Message, Receipt
+from goq.storage.disk import RealDisk
+from goq.storage.disk_space import DiskSpace
 from tests.support.broker.harness import (
     BrokenDisk,
     ack,
+    broker_on,
     frame,
     leased,
     nack,
@@ -101,6 +105,48 @@ def test_a_full_disk_refuses_messages_and_takes_them_when_there_is_room(tmp_path
             assert (stored.offset, stored.duplicate) == (0, False)
             (again,) = await topic.publisher.publish_frames([(0, frame(b"a", b"b", mark=mark))])
             assert (again.offset, again.duplicate) == (0, True)
+
+    run(main())
+
+
+def test_a_disk_that_is_full_before_that_is_known_keeps_no_partition_from_its_events(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        space = DiskSpace(tmp_path)
+        async with quick_broker_on(tmp_path, disk=RealDisk(space=space)) as broker:
+            topic = await broker.topic_admin.create("t")
+            await publish(topic, b"stored")
+            space.is_given_up = True  # no room for what is not vital
+            with pytest.raises(StorageFull):
+                await publish(topic, b"x")
+            assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"stored")]
+            assert topic.partitions[0].is_online
+
+    run(main())
+
+
+def test_a_disk_that_is_full_before_that_is_known_takes_what_is_leased_as_it_is_written(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        space = DiskSpace(tmp_path)
+        disk, is_known = RealDisk(space=space), partial(getattr, space, "is_full")
+        async with broker_on(tmp_path, disk=disk, journaled=True, is_disk_full=is_known) as broker:
+            topic = await broker.topic_admin.create("t")
+            space.is_given_up = True  # no room for what is not vital
+            asked = partial(topic.receiver.receive, "g", options(wait_ms=60_000))
+            waiting = asyncio.ensure_future(asked())
+            await until(lambda: topic.receiver.waiters.count("g") == 1)
+            await publish(topic, b"taken")
+            assert leased(await waiting) == [(0, 1, b"taken")]
+            waiting = asyncio.ensure_future(asked())
+            await until(lambda: topic.receiver.waiters.count("g") == 1)
+            space.is_full = True
+            with pytest.raises(StorageFull):
+                await publish(topic, b"refused")
+            waiting.cancel()
+            assert topic.partitions[0].is_online
 
     run(main())
 
