@@ -143,6 +143,26 @@ def test_a_start_knows_what_was_archived_and_finds_what_is_not_listed() -> None:
     on_node(test)
 
 
+def test_a_segment_that_is_archived_anew_is_read_as_it_is_now() -> None:
+    async def test(node: Node) -> None:
+        (first, *_) = await node.archive_all(ONE)
+        before = node.content(first)
+        log = node.logs[ONE, "messages"]
+        log.close()
+        for path in [path for path in node.disk.paths() if path.is_relative_to(log.directory)]:
+            node.disk.remove(path)
+        other = Log.open(log.directory, node.disk, LogConfig(segment_bytes=1))
+        for _ in range(2):
+            append(other, [frame_of([b"another", b"one", b"."])])
+        again = await node.archive.archive_segment(ONE, "messages", other.segments[0])
+        assert again.base_offset == first.base_offset
+        data = bytes(node.disk.read_all(other.segments[0].path))
+        assert node.content(again) == data != before
+        other.close()
+
+    on_node(test)
+
+
 def test_the_archive_of_a_topic_that_came_later_is_taken_up() -> None:
     async def test(node: Node) -> None:
         rows = await node.archive_all(ONE)
@@ -198,6 +218,32 @@ def test_a_copy_from_another_node_is_what_is_there_or_nothing() -> None:
             assert target.archive.segments.rows(ONE, "messages") == ()
         await target.archive.copy_segment(each._replace(archived_at_us=1), read)
         assert len(target.archive.segments.rows(ONE, "messages")) == 1
+        target.archive.close()
+
+    on_node(test)
+
+
+def test_what_was_read_of_a_segment_is_forgotten_when_a_copy_replaces_it_or_it_expires() -> None:
+    async def test(node: Node) -> None:
+        (each, *_) = await node.archive_all(ONE)
+        target = Node(root=Path("/other/archive"))
+        target.disk.make_dir(target.root)
+        await target.archive.open({"t"})
+        own = Log.open(Path("/other/log"), target.disk, LogConfig(segment_bytes=1))
+        for _ in range(2):
+            append(own, [frame_of([b"own", b"own", b"own"])])
+        first = await target.archive.archive_segment(ONE, "messages", own.segments[0])
+        assert target.content(first) != node.content(each)
+
+        async def read(position: int) -> bytes:
+            return await node.archive.read_chunk(each, position, 1000)
+
+        await target.archive.copy_segment(each, read)
+        assert target.content(each) == node.content(each)
+        assert target.archive.disk.cached_bytes > 0
+        await target.archive.expire("t", TopicSettings(total_bytes=0), 0, {})
+        assert target.archive.disk.cached_bytes == 0
+        own.close()
         target.archive.close()
 
     on_node(test)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from goq.errors import UsageError
-from goq.storage.archive.object_store import StoreDisk
+from goq.storage.archive.object_store import StoreDisk, StoreError, store_errors_told
 
 obstore = pytest.importorskip("obstore.store")
 FOLDER = Path("backups/a")
@@ -93,3 +93,25 @@ def test_an_object_that_is_not_there_is_said_to_be_missing(disk: StoreDisk) -> N
     ):
         with pytest.raises(FileNotFoundError):
             work()
+
+
+def test_errors_of_a_store_are_told_apart_from_objects_that_are_missing() -> None:
+    exceptions = pytest.importorskip("obstore.exceptions")
+    for error, kind in (
+        (exceptions.NotFoundError("NoSuchKey"), FileNotFoundError),
+        (FileNotFoundError("NoSuchKey"), FileNotFoundError),
+        (exceptions.NotFoundError("<Code>NoSuchBucket</Code>"), StoreError),
+        (exceptions.BaseError("it is <b>down</b>\n\nDebug source: x"), StoreError),
+        (TimeoutError("it is down"), StoreError),
+    ):
+        with (
+            pytest.raises(OSError, match=r"object|down|NoSuchBucket") as told,
+            store_errors_told("s3://bucket/key"),
+        ):
+            raise error
+        assert type(told.value) is kind
+        assert told.value.filename == "s3://bucket/key"
+        assert "<" not in str(told.value)
+        assert "Debug source" not in str(told.value)
+    with pytest.raises(KeyError), store_errors_told("s3://bucket/key"):
+        raise KeyError("a bug")
