@@ -255,7 +255,7 @@ def _body(request: Request, route: Route) -> dict[str, Any]:
     try:
         decoded = msgspec.json.decode(request.body, type=route.body)
         found = msgspec.to_builtins(decoded)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}  # which the handler refuses
     return {name: value for name, value in found.items() if value not in (None, {}, [])}
 

@@ -119,6 +119,19 @@ def test_no_number_or_time_is_too_large_for_an_answer(
     assert answer.status == status, answer
 
 
+def test_settings_that_are_nested_too_deep_are_refused_and_recorded_without_them(
+    place: Place,
+) -> None:
+    at, deep = place.end(), '{"a":' * 2_000 + "1" + "}" * 2_000
+    headers = {"Authorization": f"Bearer {place.admin}"}
+    body = f'{{"settings": {deep}}}'.encode()
+    answer = place.node.request("PATCH", "/v1/topics/orders", body, headers)
+    assert (answer.status, answer.json["code"]) == (400, "invalid_input")
+    allowed, failed = place.since(at)
+    assert allowed["body"] == {}
+    assert (failed["status"], failed["code"]) == (400, "invalid_input")
+
+
 def test_the_first_refusal_of_a_sender_is_recorded_at_once_and_the_others_counted(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
