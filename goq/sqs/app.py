@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from goq import limits
 from goq.broker.broker import Broker
 from goq.config.sqs import SqsConfig
-from goq.errors import GoqError, NotAuthenticated
+from goq.errors import GoqError, NotAuthenticated, TooManyRequests
 from goq.http.message import Handler, Request, Response
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall
 from goq.sqs.operations.moves import MoveOperations
@@ -38,6 +38,14 @@ OnMessages = Callable[[SqsCall, QueueView], Any]
 Exchange = JsonExchange | QueryExchange
 _LARGE_FORM_BYTES: Final = 256 * limits.KIB
 """Forms over this size are read in a thread: 3 MiB of escapes would hold the loop for 40 ms."""
+
+
+class _RefusedHead(Exception):
+    """Why a body is not read, with the answer in the protocol of its request."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class RefusalAudit(Protocol):
@@ -155,17 +163,22 @@ class SqsApp:
             return
         try:
             self._signatures.check_head(request, is_large=is_large)
-        except NotAuthenticated as error:
+        except SqsError as error:
+            answer = _RefusedHead(_exchange(request).encode_error(error, _new_request_id()))
+            if isinstance(error.__cause__, TooManyRequests):
+                raise error.__cause__ from answer
+            refusal = request.refusal or NotAuthenticated(error.message)
             if self._audit is not None:
-                self._audit.note_refusal(request, error)
-            raise
+                self._audit.note_refusal(request, refusal)
+            raise refusal from answer
 
     def on_error(self, error: GoqError) -> Response:
-        """Return the answer to a request that is not acceptable HTTP."""
-        cause = error.__cause__  # of a signature that was refused before its body was read
-        if not isinstance(cause, SqsError):
-            cause = SqsError("InvalidRequest", error.detail, error.http_status)
-        return JsonExchange(Request("POST", "/")).encode_error(cause, _new_request_id())
+        """Return the answer to a request that is not acceptable HTTP, or has not been read."""
+        if isinstance(error.__cause__, _RefusedHead):
+            return error.__cause__.answer
+        kind = "RequestThrottled" if isinstance(error, TooManyRequests) else "InvalidRequest"
+        shown = SqsError(kind, error.detail, error.http_status)
+        return JsonExchange(Request("POST", "/")).encode_error(shown, _new_request_id())
 
     def _begin(self, request: Request, exchange: Exchange) -> Awaitable[Any]:
         """Begin the operation of a request. Raises ``SqsError``."""

@@ -71,20 +71,19 @@ class SignatureCheck:
     def check_head(self, request: Request, *, is_large: bool) -> None:
         """Check the key of a request whose body has not been read: the signature covers the body.
 
-        Raises ``NotAuthenticated``, and ``TooManyRequests`` if the body is large and a quota is
-        used up.
+        Notes a refusal. Raises ``SqsError``: ``RequestThrottled`` if the body is large and a quota
+        is used up.
         """
         try:
             principal, *_ = self._signers(_parsed(request).key_id).values()
         except SqsError as error:
-            self._hold(request, request.peer_host)
-            raise NotAuthenticated(error.message) from error
+            self._note_refusal(request, error)
+            raise
         if is_large:
             try:
                 self._quotas.check(principal, monotonic())
-            except TooManyRequests:
-                self._hold(request, principal.id)
-                raise
+            except TooManyRequests as error:
+                raise self._throttled(request, principal, error) from error
 
     def principal(self, request: Request, operation: str) -> Principal:
         """Return the principal that signed a request; note the refusal of one without.
@@ -94,17 +93,25 @@ class SignatureCheck:
         try:
             principal = self._signed_by(request)
         except SqsError as error:
-            request.refusal = NotAuthenticated(error.message)
-            self._hold(request, request.peer_host)
+            self._note_refusal(request, error)
             raise
         self._on_use(principal.id)
         try:
             size_bytes = len(request.body) if operation in _PUBLISHING else None
             self._quotas.admit(principal, size_bytes, monotonic())
         except TooManyRequests as error:
-            self._hold(request, principal.id)
-            raise SqsError("RequestThrottled", error.detail) from None
+            raise self._throttled(request, principal, error) from error
         return principal
+
+    def _note_refusal(self, request: Request, error: SqsError) -> None:
+        request.refusal = NotAuthenticated(error.message)
+        self._hold(request, request.peer_host)
+
+    def _throttled(
+        self, request: Request, principal: Principal, error: TooManyRequests
+    ) -> SqsError:
+        self._hold(request, principal.id)
+        return SqsError("RequestThrottled", error.detail)
 
     def _signed_by(self, request: Request) -> Principal:
         signed = _parsed(request)

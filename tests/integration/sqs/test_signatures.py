@@ -343,10 +343,28 @@ def code_or_ok(place: Place, pair: tuple[str, str]) -> str:
     return "ok" if answer.status == 200 else answer.code
 
 
-def test_a_large_body_of_an_unknown_sender_is_not_read(place: Place) -> None:
-    headers = place.signed(("nobody11", "x")) | {"Content-Length": str(1_000_000)}
-    answer = raw_request(place.url, b"{", headers)
-    assert code(answer) == (403, "InvalidClientTokenId")
+@pytest.mark.parametrize("content_type", [JSON, FORM])
+def test_a_large_body_of_an_unknown_sender_is_not_read_and_is_refused_in_its_protocol(
+    place: Place, content_type: str
+) -> None:
+    headers = place.signed(("nobody11", "x"), content_type=content_type)
+    answer = raw_request(place.url, b"{", headers | {"Content-Length": str(1_000_000)})
+    assert answer.status == 403
+    if content_type == JSON:
+        assert answer.code == "InvalidClientTokenId"
+    else:
+        assert b"<Type>Sender</Type><Code>InvalidClientTokenId</Code>" in answer.body
+
+
+def test_a_large_body_beyond_a_quota_is_throttled_as_a_small_one_is(place: Place) -> None:
+    pair = place.create("publish:*", quotas={"publish_bytes_per_s": 1})
+    place.admin("PUT", "/v1/topics/throttled")
+    with place.client(pair) as sqs:
+        sqs.send_message(QueueUrl="throttled", MessageBody="x" * 1_000)
+        for size in (1, 200_000):
+            with pytest.raises(ClientError) as refused:
+                sqs.send_message(QueueUrl="throttled", MessageBody="x" * size)
+            assert code_of(refused) == (400, "RequestThrottled")
 
 
 def test_tokens_with_a_key_pair_are_told_and_their_secrets_are_not(place: Place) -> None:
