@@ -204,6 +204,19 @@ def test_traffic_tells_rates_backlog_and_service_over_time(traffic: Traffic) -> 
         ElementTree.fromstring(chart_of(section))
 
 
+def test_a_reset_to_behind_the_last_message_ends_the_backlog_of_a_time(traffic: Traffic) -> None:
+    for offset in range(3):
+        traffic.publish(offset, at_ms=1000)
+    traffic.event("RESET", 0, -5000)
+    traffic.event("RESET", 3, 2500)  # of a message that is not published yet
+    messages, events, _ = traffic.frames()
+    chosen = ReportSelection(since_us=int(NOON.timestamp() * 1_000_000))
+    some = chosen.messages(messages)
+    report = traffic_report(some, chosen.events(events, some))
+    backlog = rows(report, "Backlog at the end, every second")
+    assert [row["backlog"] for row in backlog] == [3, 0]
+
+
 def test_traffic_of_a_topic_without_groups_has_its_rate(traffic: Traffic) -> None:
     traffic.publish(0)
     report = traffic_report(*traffic.frames()[:2])
