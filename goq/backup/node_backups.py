@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -143,25 +144,23 @@ class NodeBackups:
     ) -> list[tuple[PlannedTopic, list[StoredPartition]]]:
         """Copy all topics as one plan has them, a later one if files of it are gone.
 
-        If waiting for a partition does not help, the others are backed up.
+        Tries that come further than any before do not count: a backup that takes hours meets many
+        files that retention has deleted. If waiting for a partition does not help, the others are
+        backed up.
         """
-        tries, is_partial, is_planned = 0, False, False
+        tries, furthest, is_partial, is_planned = 0, 0, False, False
         while True:
+            copied: list[StoredPartition] = []
             try:
                 is_planned = False
                 plans = await self._source.plan(is_partial=is_partial)
                 is_planned = True
-                return [
-                    (
-                        plan.topic,
-                        [
-                            await self._source.copy(builder.writer.copy_partition(partition))
-                            for partition in plan.partitions
-                        ],
-                    )
-                    for plan in plans
-                ]
+                for partition in (each for plan in plans for each in plan.partitions):
+                    copying = builder.writer.copy_partition(partition)
+                    copied.append(await self._source.copy(copying))
             except (GoqError, OSError) as error:
+                if len(copied) > furthest:
+                    tries, furthest = 0, len(copied)
                 tries += 1
                 pause_s = self._source.retry_pause_s(error, tries)
                 if pause_s is None:
@@ -170,6 +169,9 @@ class NodeBackups:
                     tries, is_partial = 0, True
                     continue
                 await asyncio.sleep(pause_s)
+            else:
+                left = iter(copied)
+                return [(plan.topic, [*islice(left, len(plan.partitions))]) for plan in plans]
 
     async def _run_schedule(self, every_s: float) -> None:
         while True:

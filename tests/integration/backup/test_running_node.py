@@ -6,7 +6,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -18,6 +19,7 @@ from goq.backup import node_source
 from goq.backup.inspection import verify_place
 from goq.backup.node_backups import configured_place
 from goq.backup.place import BackupPlace
+from goq.backup.planned_files import PlannedFile, PlannedPartition
 from goq.backup.restore import RestoreOrder, restore
 from goq.client import Client
 from goq.config.backup import BackupConfig
@@ -146,6 +148,36 @@ def test_a_segment_that_goes_meanwhile_makes_the_partition_be_planned_again(
     q.create_backup()
     assert len(failed) == 3
     assert view_of(restored(folder, tmp_path / "new")) == before
+
+
+def test_a_backup_ends_though_a_segment_of_each_partition_goes_before_it_is_copied(
+    q: Client, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_source, "PLAN_TRIES", 3)
+    q.create_topic("orders", partitions=8)
+    for number in range(8):
+        q.publish("orders", b"%d" % number, partition=number)
+    real, gone = node_source.plan_partition, set[int]()
+
+    def planned(*arguments: object) -> object:
+        plan = real(*arguments)  # type: ignore[arg-type]
+        return plan._replace(messages=plan.messages._replace(list_archived=partial(lost, plan)))
+
+    def lost(plan: PlannedPartition) -> Sequence[PlannedFile]:
+        if plan.number not in gone:
+            gone.add(plan.number)
+            raise FileNotFoundError
+        return plan.messages.list_archived()
+
+    monkeypatch.setattr(node_source, "plan_partition", planned)
+    q.create_backup()
+    assert gone == set(range(8))
+    with (
+        goq.Node(restored(folder, tmp_path / "new"), settings=SETTINGS) as node,
+        node.client() as q,
+    ):
+        values = {(m.partition, m.value) for m in q.read_log("orders")}
+    assert values == {(number, b"%d" % number) for number in range(8)}
 
 
 def test_a_message_that_moves_between_topics_meanwhile_is_not_lost(
