@@ -147,9 +147,8 @@ class _TopicStage:
     """The staging topic of one topic, written by one task."""
 
     def __init__(self, client: Client, topic: str, frame_messages_max: int) -> None:
-        staged = StagedTopic(client, topic)
+        self._staged = staged = StagedTopic(client, topic)
         self.ranges = _Ranges()
-        self._topic = staged.staging
         self._target = FrameTarget(staged.partitions, staged.lanes, frame_messages_max)
         self._publisher = FramePublisher(client)
         self._producer_id = secrets.randbits(63) or 1
@@ -164,9 +163,8 @@ class _TopicStage:
                 mark = ProducerMark(self._producer_id, 0, sequences.get(partition, 0))
                 frames.append((partition, frame_of(batch, rows, target, mark)))
                 sequences[partition] = mark.first_sequence + len(rows)
-            for stored in self._publisher.publish(self._topic, frames):
-                end = stored.offset + stored.count
-                self.ranges.add(Staged(stored.partition, stored.offset, end))
+            for stored in self._publisher.publish(self._staged.staging, frames):
+                self.ranges.add(self._staged.staged(stored))
 
 
 class _Ranges:

@@ -12,6 +12,8 @@ from goq.client import Client
 from goq.client._sync.frame_publisher import FramePublisher
 from goq.client.delivery_options import lanes_of
 from goq.client.messages import Published, ReadBatch
+from goq.client.protocol.frames import StoredFrame
+from goq.client.results.topic import TopicDescription
 from goq.config.topic import TopicSettings
 from goq.errors import Conflict, GoqError, MessageNotFound
 from goq.frame.encoder import ProducerMark
@@ -47,7 +49,25 @@ class StagedTopic:
         self.partitions = len(found.partitions)
         self.lanes: TopicSettings = lanes_of(found.settings["priority.lanes"])
         same = {name: found.settings[name] for name in _SAME_AS_TARGET}
-        _ensure(client, self.staging, self.partitions, _STAGED_FOR, same)
+        self._staging_id = _ensure(client, self.staging, self.partitions, _STAGED_FOR, same).id
+
+    def staged(self, stored: StoredFrame) -> Staged:
+        """Return the range of a frame that was stored in the staging topic."""
+        end = stored.offset + stored.count
+        return Staged(stored.partition, stored.offset, end, self._staging_id)
+
+    def check_staged(self, staged: Sequence[Staged]) -> None:
+        """Raise ``Conflict`` if ranges are of a staging topic that is not there any more."""
+        if self._is_other(staged):
+            raise Conflict(
+                f"{self.staging} was deleted since rows were staged in it: nothing of them is"
+                " published, so run the query again",
+                field="topic",
+            )
+
+    def _is_other(self, staged: Sequence[Staged]) -> bool:
+        known = ("", self._staging_id)
+        return self._staging_id != "" and any(each.topic_id not in known for each in staged)
 
     def reached(self, producer_id: int) -> Mapping[int, int]:
         """Return the producer's next sequence in each partition that knows it."""
@@ -55,9 +75,11 @@ class StagedTopic:
 
     def frames(self, staged: Sequence[Staged], skipped: int) -> Iterator[Sequence[bytes]]:
         """Yield the staged frames of one partition, from message number ``skipped`` on."""
+        if self._is_other(staged):
+            raise _unfinishable(f"{self.staging} was deleted before they were published")
         gathered: list[bytes] = []
         size_bytes = 0
-        for partition, start, end in staged:
+        for partition, start, end, _ in staged:
             at = min(start + skipped, end)
             skipped -= at - start
             while at < end:
@@ -166,13 +188,14 @@ def _ensure(
     partitions: int,
     settings: Mapping[str, str],
     same: Mapping[str, object],
-) -> None:
-    """Create a topic, or give an existing one as many partitions and the settings ``same``."""
+) -> TopicDescription:
+    """Return a topic, created, or given as many partitions and the settings ``same``."""
     found = FramePublisher(client).ensure_topic(name, partitions, {**settings, **same})
     if len(found.partitions) < partitions:
         client.alter_topic(name, partitions=partitions)
     if any(found.settings[key] != value for key, value in same.items()):
         client.alter_topic(name, settings=dict(same))
+    return found
 
 
 def _marked(frame: bytes, mark: ProducerMark) -> tuple[bytes, int]:
@@ -194,9 +217,14 @@ def _gone(staging: str, piece: ReadBatch, offset: int, is_damaged: bool) -> GoqE
         if is_damaged
         else f"what is staged is kept for {_STAGED_FOR['retention.age']}"
     )
-    return Conflict(
+    return _unfinishable(
         f"messages from {offset} on of {staging}, partition {piece.partition}, are gone before they"
-        f" were published: {why}. The batch cannot be finished: write what is missing of it under"
-        " another txnId",
+        f" were published: {why}"
+    )
+
+
+def _unfinishable(why: str) -> GoqError:
+    return Conflict(
+        f"{why}. The batch cannot be finished: write what is missing of it under another txnId",
         field="txnId",
     )

@@ -29,11 +29,15 @@ OVERTAKEN_MAX: Final = 20
 
 
 class Staged(NamedTuple):
-    """A range of the staging topic: offsets from ``start`` up to ``end`` of a partition."""
+    """A range of the staging topic: offsets from ``start`` up to ``end`` of a partition.
+
+    ``topic_id`` tells the topic from others of its name; "" in entries of earlier versions.
+    """
 
     partition: int
     start: int
     end: int
+    topic_id: str = ""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
@@ -74,10 +78,14 @@ class TransactionTarget(Protocol):
         """Return the producer's next sequence in each partition that knows it."""
         ...
 
+    def check_staged(self, staged: Sequence[Staged]) -> None:
+        """Raise ``Conflict`` if ranges are of a staging topic that is not there any more."""
+        ...
+
     def frames(self, staged: Sequence[Staged], skipped: int) -> Iterable[Sequence[bytes]]:
         """Yield the staged frames of one partition, from message number ``skipped`` on.
 
-        Some frames at a time; raises ``Conflict`` if retention has deleted them.
+        Some frames at a time; raises ``Conflict`` if they are gone.
         """
         ...
 
@@ -121,6 +129,7 @@ def commit(
             _finish(transaction, newest, ledger, topic)
         if not ranges:
             return
+        topic.check_staged(ranges)  # a batch that is not begun can be staged again
         reached = topic.reached(transaction.producer_id)
         first = {p: reached.get(p, 0) for p in sorted({each.partition for each in ranges})}
         begun = LedgerEntry(batch, transaction.query, ranges, first)

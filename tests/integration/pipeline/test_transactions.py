@@ -65,6 +65,9 @@ class FakeTopic:
     def reached(self, producer_id: int) -> Mapping[int, int]:
         return {p: at for (who, p), at in self.next.items() if who == producer_id}
 
+    def check_staged(self, staged: Sequence[Staged]) -> None:
+        pass
+
     def frames(self, staged: Sequence[Staged], skipped: int) -> Iterable[Sequence[bytes]]:
         waiting = [
             self.staged[each.partition][n] for each in staged for n in range(each.start, each.end)
@@ -253,7 +256,7 @@ def test_a_batch_without_a_name_is_published_once_by_who_has_it() -> None:
 def put_staged(client: Client, staged: StagedTopic, partition: int, values: list[bytes]) -> Staged:
     frame = encode_frame(Columns(values, keys=[b"k"] * len(values)))
     [stored] = FramePublisher(client).publish(staged.staging, [(partition, frame)])
-    return Staged(partition, stored.offset, stored.offset + stored.count)
+    return staged.staged(stored)
 
 
 class Breaking(StagedTopic):
@@ -346,6 +349,32 @@ def test_what_was_staged_and_deleted_before_it_was_published_is_said_to_be_gone(
         beyond = kept._replace(end=kept.end + 1)
         with pytest.raises(Conflict, match="are gone before they were published"):
             commit(Transaction(topic, "x"), 0, [beyond], ledger, staged)
+
+
+def test_what_was_staged_in_a_topic_that_was_deleted_is_not_taken_from_the_next_one(
+    node: RunningNode, topic: str
+) -> None:
+    name = Transaction(topic, "x")
+    with Client(node.url) as client:
+        staged, ledger = Breaking(client, topic), BreakingLedger(client, topic)
+        ranges = [put_staged(client, staged, 0, rows(0, 5))]
+        client.delete_topic(staged.staging)
+        put_staged(client, StagedTopic(client, topic), 0, rows(0, 5, "of another query "))
+        with pytest.raises(Conflict, match="run the query again"):
+            commit(name, 0, ranges, ledger, StagedTopic(client, topic))
+        staged = Breaking(client, topic)
+        ranges = [put_staged(client, staged, 0, rows(0, 5))]
+        commit(name, 0, ranges, ledger, staged)
+        ranges = [put_staged(client, staged, 0, rows(0, 5, "b"))]
+        ledger.fuse = Fuse(0, after=True)
+        with pytest.raises(Crash):
+            commit(name, 1, ranges, ledger, staged)
+        ledger.fuse = Fuse(NEVER)
+        client.delete_topic(staged.staging)
+        put_staged(client, StagedTopic(client, topic), 0, rows(0, 50, "of another query "))
+        with pytest.raises(Conflict, match="cannot be finished"):
+            commit(name, 1, ranges, ledger, StagedTopic(client, topic))
+        assert [m.value for m in client.read_log(topic)] == rows(0, 5)
 
 
 def test_damage_in_what_is_staged_stops_the_batch_that_it_is_of_and_no_other(
