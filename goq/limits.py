@@ -91,6 +91,7 @@ REMOTE_STORE_WAIT_MS: Final = 10_000  # for a leader to store frames that anothe
 METADATA_BARRIER_PAUSE_MS: Final = 20  # between barriers for requests that miss something
 METADATA_BARRIER_TIMEOUT_MS: Final = 2_000  # then a node that misses something answers 503
 METADATA_SPREAD_TIMEOUT_MS: Final = 2_000  # for another node to follow a change
+LEASE_RETURN_S: Final = 10.0  # for a partition to get a leader that takes unused leases back
 NODE_HEARTBEAT_MS: Final = 200
 IN_SYNC_CHECK_MS: Final = 200
 REPAIR_CHECK_MS: Final = 1_000  # between two checks of the replicas for damage

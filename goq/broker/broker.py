@@ -19,6 +19,7 @@ from goq import limits
 from goq.broker.log.commit_turn import CommitTurn
 from goq.broker.log.frame_cache import FrameCache
 from goq.broker.metadata import MetadataStore
+from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.partition import Partition
 from goq.broker.partition.publish_target import TargetLookup
 from goq.broker.partition_context import PartitionContext, PartitionId
@@ -70,6 +71,7 @@ class Broker:
         replica_start_offset: ReplicaStartOffset = lambda _partition: None,
         is_member: bool = False,
         remote_target: TargetLookup | None = None,
+        return_lease: Callable[[str, str, LeasedBatch], None] | None = None,
         topic_parameters: TopicParameters = DEFAULT_PARAMETERS,
         snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
         journal_dir: Path | None = None,
@@ -80,10 +82,11 @@ class Broker:
     ) -> None:
         """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
         replica manager opens the partitions that this node leads. ``remote_target`` finds
-        partitions that other nodes lead. With a ``journal_dir`` small writes of all logs share
-        the journal there. :meth:`start` opens topics with ``start_partitions`` partitions, and
-        leaves the others to the ``start_queue``. ``is_disk_full`` returns whether the disk takes
-        only what is vital."""
+        partitions that other nodes lead, and ``return_lease`` has them release a lease, of a
+        topic and a group, that reached nobody. With a ``journal_dir`` small writes of all logs
+        share the journal there. :meth:`start` opens topics with ``start_partitions`` partitions,
+        and leaves the others to the ``start_queue``. ``is_disk_full`` returns whether the disk
+        takes only what is vital."""
         self.topics: dict[str, Topic] = {}
         self.start_queue = StartQueue(self._open, start_partitions)
         self.capacity = Capacity(
@@ -116,6 +119,7 @@ class Broker:
         self._defaults = defaults
         self._is_member = is_member
         self._remote_target = remote_target
+        self._return_lease = return_lease
         self._topic_parameters = topic_parameters
         self._snapshot_limits = snapshot_limits
         self.executor = ThreadPoolExecutor(limits.COMMIT_THREADS, thread_name_prefix="goq-disk")
@@ -188,6 +192,7 @@ class Broker:
             self._context,
             self.topic_admin.target,
             self._remote_target,
+            self._return_lease,
             remember_group=self.group_admin.remember,
             parameters=self._topic_parameters,
             is_member=self._is_member,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
+from goq.broker.partition.leases import LeasedBatch
 from goq.clock import Clock
 from goq.cluster.admin.backup_files import BackupFileServer, LeaderFiles
 from goq.cluster.admin.cluster_view import ClusterView
@@ -199,6 +200,11 @@ class ClusterBootstrap:
             self._clock,
             lambda: has_relative_times(state()),
         )
+
+    def return_lease(self, topic: str, group: str, batch: LeasedBatch) -> None:
+        """Have the node that leads a partition by now release a lease that reached nobody."""
+        assert self._node is not None  # which alone opens partitions
+        self._node.lease_return.return_lease(topic, group, batch)
 
     def build(self, broker: Broker) -> ClusterNode:
         """Build the parts that work with the broker, which has been started."""

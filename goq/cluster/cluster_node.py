@@ -148,6 +148,7 @@ class ClusterNode:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
+        self.lease_return.close()
         await self.repairs.close()
         await self.replicas.close()
         await self.routes.close()

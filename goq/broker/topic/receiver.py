@@ -21,11 +21,11 @@ from goq.broker.partition.leases import (
 )
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.topic.partition_table import PartitionTable
-from goq.broker.topic.topic_leases import Leased, ReceiveRequest, TopicLeases
+from goq.broker.topic.topic_leases import Leased, ReceiveRequest, ReturnLease, TopicLeases
 from goq.broker.topic.waiters import LogReaders, Waiters
 from goq.config.topic import EffectiveSettings, Ordering
 from goq.delivery.group.group import member_id
-from goq.errors import GoqError, raise_failures
+from goq.errors import GoqError, TimedOut, raise_failures
 
 _PASS_ON_S = 0.2
 _ROOM_CHECK_S = 0.1
@@ -34,7 +34,11 @@ _SEPARATOR = "/"  # not allowed in a group's name
 
 
 class Receiver:
-    """Receives the messages of one topic. ``remember`` stores a group that it does not know."""
+    """Receives the messages of one topic.
+
+    ``remember`` stores a group that it does not know. ``return_lease`` is for leases that reach
+    nobody, of partitions that other nodes lead by now.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class Receiver:
         coordinator: Coordinator,
         stats: TopicStats,
         remember: Callable[[str], Awaitable[None]],
+        return_lease: ReturnLease,
     ) -> None:
         self.waiters = Waiters()
         self.log_readers = LogReaders(partitions)
@@ -56,7 +61,7 @@ class Receiver:
         self._ready_count = 0
         self._ready_counts: dict[str, int] = {}
         self._leases = TopicLeases(
-            settings, partitions, coordinator, self.waiters, self._wake_group
+            settings, partitions, coordinator, self.waiters, self._wake_group, return_lease
         )
         self._closed: GoqError | None = None
 
@@ -166,7 +171,10 @@ class Receiver:
         return await self._hand_over(group, leased)
 
     async def _hand_over(self, group: str, leased: Leased) -> list[LeasedBatch]:
-        """Return the batches once their leases are durable; release them if cancelled."""
+        """Return the batches once their leases are durable; release them if cancelled.
+
+        A lease that may be recorded, and is not known to be, is released too.
+        """
         try:
             results = await _outcomes([done for _, done in leased])
         except asyncio.CancelledError:
@@ -174,8 +182,11 @@ class Receiver:
             raise
         durable = []
         self._stats.begin(asyncio.get_running_loop().time())
-        for (batch, _), result in zip(leased, results, strict=True):
-            if not isinstance(result, BaseException):
+        for part, result in zip(leased, results, strict=True):
+            if isinstance(result, TimedOut):
+                self._leases.undo(group, [part])
+            elif not isinstance(result, BaseException):
+                batch, _ = part
                 durable.append(batch)
                 self._stats.delivered_messages += batch.message_count
                 self._stats.groups[group].delivered_messages += batch.message_count

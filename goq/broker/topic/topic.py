@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from goq import limits
 from goq.broker.group.coordinator import Coordinator
 from goq.broker.outbox.worker import DEFAULT_RETRY_BACKOFF, OutboxWorker, RetryBackoff
+from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.loader import (
     LoadedPartition,
     PartitionLogs,
@@ -89,6 +90,7 @@ class Topic:
 
     ``targets`` returns the partition of another topic that outbox entries are copied to, and
     creates it if necessary. ``remote_target`` finds partitions that other nodes lead.
+    ``return_lease`` has other nodes release leases of a topic's group that reached nobody.
     ``remember_group`` stores a group at its first use. ``manifest`` returns the known logs.
     """
 
@@ -102,6 +104,7 @@ class Topic:
         tasks: Tasks,
         targets: Callable[[Topic, str, int], Awaitable[PublishTarget]],
         remote_target: TargetLookup | None = None,
+        return_lease: Callable[[str, str, LeasedBatch], None] | None = None,
         *,
         remember_group: Callable[[Topic, str], Awaitable[None]],
         parameters: TopicParameters = DEFAULT_PARAMETERS,
@@ -129,6 +132,7 @@ class Topic:
             self.coordinator,
             self.stats,
             partial(remember_group, self),
+            _return_nothing if return_lease is None else partial(return_lease, name),
         )
         self.settler = TopicSettler(
             topic_id, self.partitions, self.coordinator, self.credits, self.receiver, self.stats
@@ -369,6 +373,10 @@ class Topic:
         self._outbox_workers.clear()
         if failures:
             raise failures[0]
+
+
+def _return_nothing(_group: str, _batch: LeasedBatch) -> None:
+    """No other node has leases of a standalone node."""
 
 
 def _unsettled_count(partitions: PartitionTable, group: str, number: int, token: int) -> int:

@@ -28,6 +28,8 @@ from goq.errors import GoqError
 
 LeasedPart = tuple[LeasedBatch, asyncio.Future[Appended]]
 Leased = list[LeasedPart]
+ReturnLease = Callable[[str, LeasedBatch], None]
+"""Has a group's lease released by the node that leads its partition by now."""
 
 
 class LeaseRoom(Protocol):
@@ -97,7 +99,11 @@ class _Room(NamedTuple):
 
 
 class TopicLeases:
-    """Leases the messages of one topic. ``wake_group`` wakes a waiter of each queue of a group."""
+    """Leases the messages of one topic.
+
+    ``wake_group`` wakes a waiter of each queue of a group. ``return_lease`` is for leases of
+    partitions that other nodes lead by now.
+    """
 
     def __init__(
         self,
@@ -106,12 +112,14 @@ class TopicLeases:
         coordinator: Coordinator,
         waiters: Waiters,
         wake_group: Callable[[str], None],
+        return_lease: ReturnLease,
     ) -> None:
         self._settings = settings
         self._partitions = partitions
         self._coordinator = coordinator
         self._waiters = waiters
         self._wake_group = wake_group
+        self._return_lease = return_lease
         self._turn = 0
 
     async def lease_cached(self, group: str, request: ReceiveRequest) -> Leased:
@@ -260,12 +268,15 @@ class TopicLeases:
     def _has_members(self, group: str) -> bool:
         return self._settings[group].ordering is Ordering.PARTITION
 
-    def undo(self, group: str, leased: Leased) -> None:
-        """Release what was leased and never handed over."""
+    def undo(self, group: str, leased: Iterable[LeasedPart]) -> None:
+        """Release what was leased and never handed over, as far as it is recorded."""
         for batch, _ in leased:
-            with suppress(GoqError):  # closed, or led by another node: it ends at its deadline
-                leases = self._partitions[batch.partition].leases
-                leases.undo_receive(group, batch.token, batch.spans)
+            partition = self._partitions.get(batch.partition)
+            if partition is None:
+                self._return_lease(group, batch)
+                continue
+            with suppress(GoqError):  # closed: it ends at its deadline
+                partition.leases.undo_receive(group, batch.token, batch.spans)
 
 
 class _Warm(Exception):

@@ -1,23 +1,30 @@
-"""The return of leases whose messages never reached their client, to the nodes that granted them.
+"""The return of leases whose messages never reached their client, to the nodes that lead now.
 
 A node releases leases that it cannot deliver, without counting an attempt. This does the same
-across nodes, when the client was connected to another node than the partition's leader.
+across nodes: when the client was connected to another node than the partition's leader, and when
+the leader changed before the lease was known to be on enough disks. While a partition has no
+leader, this waits for one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from goq import limits
 from goq.broker.broker import Broker
+from goq.broker.partition.leases import LeasedBatch
+from goq.broker.runtime.tasks import Tasks
 from goq.cluster.rpc.server import CALL_PREFIX
-from goq.errors import GoqError, InvalidFrame
+from goq.errors import GoqError, InvalidFrame, Unavailable
 from goq.model import Receipt
 
 RETURN_LEASES = CALL_PREFIX + "return-leases"
 _log = logging.getLogger("goq.cluster")
+_RETRY_S = 0.05
 
 CallLeader = Callable[[str, int, str, bytes], Awaitable[bytes]]
 """Calls a partition's leader: topic, number, path, body. ``NotLeader`` while there is none."""
@@ -37,6 +44,20 @@ class LeaseReturn:
     def __init__(self, broker: Broker, call_leader: CallLeader) -> None:
         self._broker = broker
         self._call_leader = call_leader
+        self._tasks = Tasks()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Return nothing more: this node stops. What is under way ends at its deadline."""
+        self._is_closed = True
+        self._tasks.cancel()
+
+    def return_lease(self, topic: str, group: str, batch: LeasedBatch) -> None:
+        """Return a lease of a partition that another node leads by now, in the background."""
+        if self._is_closed:
+            return
+        leases = [(batch.token, start, end) for start, end, _ in batch.spans]
+        self._tasks.start(self._return(_ReturnRequest(topic, group, batch.partition, leases)))
 
     async def return_leases(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
         """Return leases by their receipts. If that fails, they end at their deadlines."""
@@ -44,18 +65,30 @@ class LeaseReturn:
         for receipt in receipts:
             some = leases.setdefault(receipt.partition, [])
             some.append((receipt.token, receipt.start, receipt.end))
-        for number, some in leases.items():
-            request = _ReturnRequest(topic, group, number, some)
+        returns = (
+            self._return(_ReturnRequest(topic, group, n, some)) for n, some in leases.items()
+        )
+        await asyncio.gather(*returns)
+
+    async def _return(self, request: _ReturnRequest) -> None:
+        """Return leases of one partition; try again for a while, which changes nothing twice."""
+        until_s = asyncio.get_running_loop().time() + limits.LEASE_RETURN_S
+        while True:
             try:
-                if self._broker.topic(topic).partitions.get(number) is not None:
+                topic = self._broker.topic(request.topic)
+                if topic.partitions.get(request.partition) is not None:
                     self._release(request)
                 else:
                     body = msgspec.msgpack.encode(request)
-                    await self._call_leader(topic, number, RETURN_LEASES, body)
+                    await self._call_leader(request.topic, request.partition, RETURN_LEASES, body)
+                return
             except GoqError as error:
-                _log.info(
-                    "partition %d of %s keeps leases until they end: %s", number, topic, error
-                )
+                is_over = asyncio.get_running_loop().time() >= until_s
+                if is_over or not isinstance(error, Unavailable):
+                    where = f"{request.topic}:{request.partition}"
+                    _log.info("%s keeps leases until they end: %s", where, error)
+                    return
+            await asyncio.sleep(_RETRY_S)
 
     async def handle_return(self, _node: str, body: bytes) -> list[bytes | memoryview]:
         """Release leases that this node granted to a client of another node."""

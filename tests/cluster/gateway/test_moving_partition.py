@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from goq import limits
+from goq.cluster.replication.replica import Replica
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.effort import first_of
 from tests.support.eventually import eventually
@@ -122,6 +123,34 @@ def test_a_receive_that_does_not_wait_is_refused_if_no_other_partition_has_messa
             answer = node.request("POST", _group(moving, "receive"), {})
             assert (answer.status, answer.json["code"]) == (503, "partition_offline")
         assert node.call("POST", _group(moving, "receive"), {}) == {"messages": []}
+
+
+def test_a_lease_that_its_leader_could_not_confirm_is_free_at_the_next_leader(
+    cluster: RunningCluster, moving: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = str(cluster.leaders(moving)[_MOVING])
+    other = next(node for node in NAMES if node != name)
+    body = {"messages": [{"value": "late", "partition": _MOVING}]}
+    cluster.by_name[name].call("POST", f"/v1/topics/{moving}/messages", body)
+    former = _replica(cluster, name, moving)
+    assert former.as_leader is not None
+    monkeypatch.setattr(former.as_leader, "_announce_high_watermark", lambda: None)
+    before = former.as_leader.logs.events.end_offset
+    with ThreadPoolExecutor(1) as pool:
+        receiving = {"visibility": "1h"}
+        pool.submit(cluster.by_name[name].request, "POST", _group(moving, "receive"), receiving)
+        ends = _replica(cluster, other, moving)
+        eventually(lambda: (f := ends.as_follower) and f.position.ends.events > before)
+        cluster.on_loop(
+            other, lambda node: node.view.operations.elect_leader(moving, _MOVING, other)
+        )
+        found = cluster.by_name[other].call("POST", _group(moving, "receive"), {"wait": "20s"})
+    assert [(each["value"], each["attempt"]) for each in found["messages"]] == [("late", 1)]
+
+
+def _replica(cluster: RunningCluster, node: str, topic: str) -> Replica:
+    replicas = cluster.cluster_node(node).replicas
+    return next(each for each in replicas if each.key[::2] == (topic, _MOVING))
 
 
 def test_the_leader_of_all_partitions_does_not_answer_for_one_that_it_does_not_serve(

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from goq.broker.metadata import MetadataStore
+from goq.broker.partition.leases import LeasedBatch
 from goq.broker.partition.publish_target import PublishTarget, TargetLookup
 from goq.broker.partition_context import PartitionContext
 from goq.broker.topic.topic import Topic, TopicParameters
@@ -39,6 +40,7 @@ class TopicLoader:
         context: PartitionContext,
         target: Callable[[Topic, str, int], Awaitable[PublishTarget]],
         remote_target: TargetLookup | None,
+        return_lease: Callable[[str, str, LeasedBatch], None] | None,
         *,
         remember_group: Callable[[Topic, str], Awaitable[None]],
         parameters: TopicParameters,
@@ -53,6 +55,7 @@ class TopicLoader:
         self._context = context
         self._target = target
         self._remote_target = remote_target
+        self._return_lease = return_lease
         self._remember_group = remember_group
         self._parameters = parameters
         self._is_member = is_member
@@ -93,6 +96,7 @@ class TopicLoader:
             self._context.tasks,
             self._target,
             self._remote_target,
+            self._return_lease,
             remember_group=self._remember_group,
             parameters=self._parameters,
             doubt=row.doubt,

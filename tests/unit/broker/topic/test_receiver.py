@@ -21,7 +21,7 @@ class Case:
         coordinator = SimpleNamespace(owner=lambda group, number: OWNERS.get((group, number)))
         settings = dict.fromkeys(("g", "h"), SimpleNamespace(ordering=Ordering.NONE))
         parts: tuple[Any, ...] = (settings, ends, coordinator, SimpleNamespace(), None)
-        self.receiver = Receiver(*parts)
+        self.receiver = Receiver(*parts, lambda _group, _batch: None)
         self.waiting: dict[str, asyncio.Task[None]] = {}
         self.served: list[str] = []
 

@@ -14,7 +14,7 @@ from goq.broker.topic.topic_leases import Leased, ReceiveRequest, TopicLeases
 from goq.config.topic import Ordering
 from goq.delivery.group.group import member_id
 from goq.delivery.selection.redelivery import RetryRule
-from goq.errors import NotLeader, PartitionOffline
+from goq.errors import PartitionOffline, StorageFailed
 
 
 class Part:
@@ -59,7 +59,7 @@ class Part:
 
     def undo_receive(self, _group: str, token: int, _spans: object) -> None:
         self.undone.append(token)
-        raise NotLeader("another node leads it")
+        raise StorageFailed("it is closed")
 
     async def warm(self, offset: int, messages: int) -> None:
         self.warmed.append((offset, messages))
@@ -82,6 +82,10 @@ class Woken:
     def __init__(self) -> None:
         self.groups: list[str] = []
         self.others: list[str | None] = []
+        self.returned: list[tuple[str, int]] = []
+
+    def return_lease(self, group: str, batch: LeasedBatch) -> None:
+        self.returned.append((group, batch.partition))
 
     def wake_other(self, _group: str, consumer: str | None) -> None:
         self.others.append(consumer)
@@ -105,7 +109,9 @@ def leases_of(
     table: Any = Table({part.identity.number: part for part in parts})
     table.count = len(parts)
     stand_ins: Any = woken
-    leases = TopicLeases(Settings(settings), table, stand_ins, stand_ins, woken.groups.append)
+    leases = TopicLeases(
+        Settings(settings), table, stand_ins, stand_ins, woken.groups.append, woken.return_lease
+    )
     return leases, woken
 
 
@@ -246,6 +252,18 @@ def test_a_receive_that_is_cancelled_between_its_turns_gives_everything_back() -
 
     asyncio.run(run())
     assert parts[0].undone == [0]
+
+
+def test_a_lease_of_a_partition_that_moved_is_returned_to_its_leader() -> None:
+    parts = [Part(0, 2), Part(1, 1)]
+    leases, woken = leases_of(*parts)
+    leased = asyncio.run(leases.lease_cached("g", request()))
+    table: Any = leases._partitions
+    del table[1]
+    leases.undo("g", leased)
+    assert parts[0].undone == [0]
+    assert parts[1].undone == []
+    assert woken.returned == [("g", 1)]
 
 
 def test_what_a_consumer_may_not_take_is_offered_to_others() -> None:

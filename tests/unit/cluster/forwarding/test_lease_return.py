@@ -1,0 +1,86 @@
+"""Leases that reached nobody go back to the node that leads their partition by now."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from goq import limits
+from goq.broker.partition.leases import LeasedBatch
+from goq.cluster.forwarding import lease_return
+from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
+from goq.errors import GoqError, NotLeader, TimedOut, TopicNotFound
+from goq.model import Receipt
+
+BATCH = LeasedBatch(2, 7, "c", 0, [(3, 5, 1)], [], is_cut=False)
+ASKED = ["t", "g", 2, [[7, 3, 5]]]
+
+
+class Case:
+    """A node that leads nothing, and what the leaders of partitions answer, one after another."""
+
+    def __init__(self, *failures: GoqError) -> None:
+        self.failures = list(failures)
+        self.asked: list[Any] = []
+        topic = SimpleNamespace(partitions={})
+        broker: Any = SimpleNamespace(topic=lambda _name: topic)
+        self.leases = LeaseReturn(broker, self._call)
+
+    async def _call(self, topic: str, number: int, path: str, body: bytes) -> bytes:
+        assert (topic, path) == ("t", RETURN_LEASES)
+        self.asked.append(msgspec.msgpack.decode(body))
+        assert self.asked[-1][2] == number
+        if self.failures:
+            raise self.failures.pop(0)
+        return b""
+
+    async def finish(self) -> None:
+        await self.leases._tasks.finish()
+
+
+@pytest.fixture(autouse=True)
+def short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_return, "_RETRY_S", 0)
+
+
+def test_a_lease_is_returned_once_the_partition_has_a_leader_that_answers() -> None:
+    async def run() -> None:
+        case = Case(NotLeader("none now"), TimedOut("lost"))
+        case.leases.return_lease("t", "g", BATCH)
+        await case.finish()
+        assert case.asked == [ASKED] * 3
+
+    asyncio.run(run())
+
+
+def test_leases_of_several_partitions_wait_for_no_other_leader() -> None:
+    async def run() -> None:
+        case = Case(NotLeader("none now"))
+        receipts = [Receipt(0, 5, 1, 2), Receipt(2, 7, 3, 5), Receipt(0, 6, 2, 3)]
+        await case.leases.return_leases("t", "g", receipts)
+        first = ["t", "g", 0, [[5, 1, 2], [6, 2, 3]]]
+        assert case.asked == [first, ASKED, first]
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_returned_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        case = Case(TopicNotFound("it is deleted"))
+        case.leases.return_lease("t", "g", BATCH)
+        await case.finish()
+        assert case.asked == [ASKED]
+        monkeypatch.setattr(limits, "LEASE_RETURN_S", 0)
+        case.failures = [NotLeader("none now")]
+        case.leases.return_lease("t", "g", BATCH)
+        await case.finish()
+        case.leases.close()
+        case.leases.return_lease("t", "g", BATCH)
+        await case.finish()
+        assert case.asked == [ASKED] * 2
+
+    asyncio.run(run())
