@@ -88,6 +88,7 @@ FENCED_GRACE_MS: Final = 200  # the same for a node that is fenced: another lead
 LINK_REPORT_MS: Final = 1_000  # unreachable for so long, a node is reported to the controller
 LINK_VIEW_AGE_MS: Final = 5_000  # older knowledge of other nodes' links does not count
 REMOTE_STORE_WAIT_MS: Final = 10_000  # for a leader to store frames that another node received
+QUORUM_WAIT_S: Final = 10.0  # for the replicas in sync to confirm a write; then it is unknown
 METADATA_BARRIER_PAUSE_MS: Final = 20  # between barriers for requests that miss something
 METADATA_BARRIER_TIMEOUT_MS: Final = 2_000  # then a node that misses something answers 503
 METADATA_SPREAD_TIMEOUT_MS: Final = 2_000  # for another node to follow a change

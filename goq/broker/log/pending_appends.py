@@ -3,6 +3,9 @@
 They are acknowledged, in order, once the high watermark is past them; a frame for ``Acks.LEADER``
 at once. A standalone node has no quorum: what is on its disk is committed. A refusal, too, waits
 until it is certain that no newer leader has stored what would have made the frame acceptable.
+
+What the other nodes do not confirm for ``limits.QUORUM_WAIT_S`` is answered as unknown. It may be
+committed later.
 """
 
 from __future__ import annotations
@@ -14,9 +17,17 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from goq import limits
 from goq.broker.log.quorum import Quorum
 from goq.broker.runtime.callbacks import ignore
-from goq.errors import GoqError, TooManyRequests, outcome_unknown, raise_failures
+from goq.errors import (
+    GoqError,
+    NotLeader,
+    TimedOut,
+    TooManyRequests,
+    outcome_unknown,
+    raise_failures,
+)
 from goq.frame.encoder import DuplicateRow
 from goq.frame.view import FrameView
 from goq.model import Acks
@@ -65,11 +76,20 @@ class WrittenFrame(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """A batch on the disk of this node."""
+    """A batch on the disk of this node, since a time of the event loop."""
 
     end_offset: int
     size_bytes: int
     written: Sequence[WrittenFrame]
+    since_s: float
+
+
+class _Repetition(NamedTuple):
+    """A duplicate whose original is not committed yet."""
+
+    original: Appended
+    done: Waiter[Appended]
+    since_s: float
 
 
 class PendingAppends:
@@ -87,8 +107,10 @@ class PendingAppends:
         self._on_commit = on_commit
         self._stored: deque[_Stored] = deque()  # above the high watermark
         self._stored_bytes = 0
-        self._repeated: list[tuple[Appended, Waiter[Appended]]] = []
-        self._doubtful: set[Waiter[Appended]] = set()  # refused once certain to lead
+        self._repeated: list[_Repetition] = []
+        self._doubtful: dict[Waiter[Appended], float] = {}  # refused once certain to lead
+        self._loop = asyncio.get_running_loop()
+        self._overdue: asyncio.TimerHandle | None = None
         if quorum is not None:
             quorum.follow(self._advance)
 
@@ -127,7 +149,7 @@ class PendingAppends:
     ) -> None:
         """Record a batch that is on the disk of this node."""
         end_offset, size_bytes = batch.end_offset, batch.size_bytes
-        self._stored.append(_Stored(end_offset, size_bytes, written))
+        self._stored.append(_Stored(end_offset, size_bytes, written, self._loop.time()))
         self._stored_bytes += size_bytes
         if self._quorum is not None and not is_offered:
             self._quorum.keep(batch)
@@ -135,6 +157,8 @@ class PendingAppends:
             if each.acks is Acks.LEADER:
                 resolve(each.done, each.appended)
         self.on_disk(end_offset)
+        if self._stored:
+            self._watch()
 
     def on_disk(self, end_offset: int) -> None:
         """Record that the disk of this node has everything before an offset."""
@@ -148,15 +172,15 @@ class PendingAppends:
         self.high_watermark = max(self.high_watermark, high_watermark)
         stored = self._stored
         while stored and stored[0].end_offset <= high_watermark:
-            _, size_bytes, written = stored.popleft()
+            _, size_bytes, written, _ = stored.popleft()
             self._stored_bytes -= size_bytes
             for each in written:
                 resolve(each.done, each.appended)
             self._on_commit(written)
         if self._repeated:
             self._repeated, waiting = [], self._repeated
-            for appended, done in waiting:
-                self.answer_repetition(appended, done)
+            for repetition in waiting:
+                self._answer_if_committed(repetition)
 
     def refuse(self, done: Waiter[Appended], error: GoqError) -> None:
         """Refuse a frame once the quorum confirms that this node still leads.
@@ -166,20 +190,64 @@ class PendingAppends:
         if self._quorum is None:
             reject(done, error)
             return
-        self._doubtful.add(done)
+        self._doubtful[done] = self._loop.time()
         self._quorum.confirm(partial(self._refuse_surely, done, error))
+        if self._doubtful:
+            self._watch()
 
     def _refuse_surely(self, done: Waiter[Appended], error: GoqError) -> None:
-        self._doubtful.discard(done)
+        self._doubtful.pop(done, None)
         reject(done, error)
 
     def answer_repetition(self, original: Appended, done: Waiter[Appended]) -> None:
         """Answer a duplicate with its original, once that is committed."""
+        self._answer_if_committed(_Repetition(original, done, self._loop.time()))
+        if self._repeated:
+            self._watch()
+
+    def _answer_if_committed(self, repetition: _Repetition) -> None:
+        original = repetition.original
         last = max((original.offset, *map(itemgetter(1), original.left_out)))
         if last < self.high_watermark:
-            resolve(done, original)
+            resolve(repetition.done, original)
         else:
-            self._repeated.append((original, done))
+            self._repeated.append(repetition)
+
+    def _watch(self) -> None:
+        """Look again when what waits now has waited for too long."""
+        if self._overdue is None:
+            self._overdue = self._loop.call_later(limits.QUORUM_WAIT_S, self._answer_overdue)
+
+    def _answer_overdue(self) -> None:
+        """Answer what waits for too long; what is stored may still be committed."""
+        now_s, wait_s = self._loop.time(), limits.QUORUM_WAIT_S
+        self._overdue = None
+        stored, self._repeated, repeated = list(self._stored), [], self._repeated
+        unknown = TimedOut(
+            f"the other replicas have not confirmed this for {wait_s:g} s: it is stored or not;"
+            " goq cluster status says which nodes are missing",
+            retry_after_ms=1000,
+        )
+        due_s: list[float] = []
+        for batch in stored:
+            if batch.since_s + wait_s > now_s:
+                due_s.append(batch.since_s + wait_s)
+                continue
+            for frame in batch.written:
+                reject(frame.done, unknown)
+        for repetition in repeated:
+            if repetition.since_s + wait_s > now_s:
+                due_s.append(repetition.since_s + wait_s)
+                self._repeated.append(repetition)
+            else:
+                reject(repetition.done, unknown)
+        for done, since_s in list(self._doubtful.items()):
+            if since_s + wait_s > now_s:
+                due_s.append(since_s + wait_s)
+            else:
+                self._refuse_surely(done, NotLeader("another node may lead by now; ask again"))
+        if due_s:
+            self._overdue = self._loop.call_at(min(due_s), self._answer_overdue)
 
     def forget(self, error: GoqError) -> None:
         """Fail all: the outcome of those on the disk is unknown here.
@@ -187,12 +255,15 @@ class PendingAppends:
         Those about to be refused are not stored: they fail with ``error``.
         """
         waiting = [each.done for stored in self._stored for each in stored.written]
-        waiting += [done for _, done in self._repeated]
+        waiting += [each.done for each in self._repeated]
         refused = list(self._doubtful)
         self._doubtful.clear()
         self._stored.clear()
         self._stored_bytes = 0
         self._repeated.clear()
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
         unknown = outcome_unknown(error)
         for done in waiting:
             reject(done, unknown)

@@ -18,7 +18,7 @@ from goq.broker.log.pending_appends import (
     wait_for_all,
 )
 from goq.broker.log.quorum import Quorum
-from goq.errors import OutOfOrderSequence, StorageFailed, TimedOut, TooManyRequests
+from goq.errors import NotLeader, OutOfOrderSequence, StorageFailed, TimedOut, TooManyRequests
 from goq.frame.view import FrameView
 from goq.model import Acks
 from goq.storage.log.segment import Segment, WriteBatch
@@ -235,6 +235,49 @@ def test_at_the_end_of_a_leadership_only_what_was_not_stored_fails_for_certain()
         assert writer.committed == []
 
     run(test())
+
+
+def test_what_other_nodes_do_not_confirm_in_time_is_unknown_and_may_be_committed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        loop, now_s = asyncio.get_running_loop(), [0.0]
+        monkeypatch.setattr(loop, "time", lambda: now_s[0])
+
+        async def pass_s(seconds: float) -> None:
+            now_s[0] += seconds
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        quorum = HeldQuorum()
+        quorum.is_sure = False
+        writer = Writer(quorum)
+        early = [
+            *writer.write(1, 1),
+            writer.repeat(Appended(0, TIME_US, True)),
+            writer.refuse(),
+        ]
+        await pass_s(6)
+        late = [*writer.write(1), writer.repeat(Appended(2, TIME_US, True)), writer.refuse()]
+        await pass_s(3.9)
+        assert [error_of(each) for each in early + late] == [None] * 7
+        await pass_s(0.2)
+        assert [type(error_of(each)) for each in early] == [TimedOut] * 3 + [NotLeader]
+        assert [error_of(each) for each in late] == [None] * 3
+        assert writer.committed == []
+        quorum.reach_end()
+        assert writer.committed == [0, 1, 2]
+        assert answers(late[:2]) == [2, 2]
+        await pass_s(60)
+        assert isinstance(error_of(late[2]), NotLeader)
+        assert writer.pending.is_quiet
+        (again,) = writer.write(1)
+        await pass_s(10)
+        assert isinstance(error_of(again), TimedOut)
+        writer.pending.forget(StorageFailed("led elsewhere"))
+        await pass_s(60)
+
+    asyncio.run(test())
 
 
 def test_the_log_is_replicated_as_far_as_every_follower_has_it() -> None:
