@@ -228,6 +228,7 @@ class ClusterBootstrap:
             lambda: registered_disk(state(), name) == member.disk_id.id,
             lambda: freshness.catch_up(),
             lambda: divergence.is_pending,
+            lambda: raft.status.in_touch_s,
         )
         opened.leaders.has_session = heartbeats.has_session
         replicas, repairs, archives, disk_health = self._replication(broker, member, heartbeats)

@@ -122,7 +122,8 @@ class Fanout:
 
         Either all answers are successful, or one answer that is not is returned. When leaders
         change, the new ones are asked. The answers to a read are for each partition that has a
-        leader once; those to a write may be for some twice, and the first of them counts.
+        leader once, and none is for no partition: it may be of a node that others have replaced.
+        Those to a write may be for some twice, and the first of them counts.
 
         Raises ``PartitionOffline`` after a timeout, unless the answers ``may_lack`` partitions that
         no leader serves yet, or if ``needs_all`` and a partition has no leader. Raises ``TimedOut``
@@ -156,7 +157,7 @@ class Fanout:
                     None if bad or topic is None else self._uncovered(topic, whole, is_reading)
                 )
                 if lacking is None or (may_lack and loop.time() >= until):
-                    return bad[:1] or whole
+                    return bad[:1] or (_for_partitions(whole) if is_reading else whole)
             if loop.time() >= until:
                 if is_partly_done:
                     raise _partly_done(lacking)
@@ -259,6 +260,11 @@ def _certainty(result: Response | GoqError) -> int:
     """Return 0 for an unknown outcome of a request, 1 for a refusal or an answer."""
     status = result.status if isinstance(result, Response) else result.http_status
     return int(status != TimedOut.http_status)
+
+
+def _for_partitions(answers: list[Response]) -> list[Response]:
+    """Return the answers without those that are for no partition, unless all are."""
+    return [answer for answer in answers if covered_by(answer) != frozenset()] or answers
 
 
 def _may_be_done(answer: Response) -> bool:

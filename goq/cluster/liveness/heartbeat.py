@@ -54,7 +54,8 @@ class HeartbeatSender:
     disk: while a node that joins again catches up, they list the one that had its id before.
     ``catch_up`` returns once this node follows all metadata of before the call; it raises
     ``GoqError``. ``has_diverged`` returns whether this node's metadata contradicts the cluster's:
-    then it sends nothing and has no session, so that the controller fences it.
+    then it sends nothing and has no session, so that the controller fences it. ``in_touch_s``
+    returns the latest time, monotonic, when this node heard its Raft group; None if it never did.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class HeartbeatSender:
         clock: Clock,
         is_registered: Callable[[], bool],
         catch_up: Callable[[], Awaitable[None]],
-        has_diverged: Callable[[], bool] = lambda: False,
+        has_diverged: Callable[[], bool],
+        in_touch_s: Callable[[], float | None],
     ) -> None:
         self.controller: str | None = None
         """The node that runs the controller, as far as is known."""
@@ -83,6 +85,7 @@ class HeartbeatSender:
         self._is_registered = is_registered
         self._catch_up = catch_up
         self._has_diverged = has_diverged
+        self._in_touch_s = in_touch_s
         self._acknowledged_s = -math.inf
         self._catching_up: asyncio.Task[None] | None = None
         self._unanswered_since_s: float | None = None
@@ -197,17 +200,22 @@ class HeartbeatSender:
         self._unanswered_since_s = None
 
     def has_session(self) -> bool:
-        """Whether the controller heard this node so recently that it cannot have fenced it.
+        """Whether the controller cannot have had others lead what this node led.
 
-        Time counts from when a heartbeat was sent. The controller counts from when it arrived,
-        which is later. So a node that was suspended finds out here, before it learns what was
-        decided meanwhile.
+        It fences a node whose heartbeats do not come, and calls one unfit that does not answer in
+        the Raft group. Time counts from when a heartbeat was sent. The controller counts from when
+        it arrived, which is later. So a node that was suspended or cut off finds out here, before
+        it learns what was decided meanwhile.
         """
         return self._catching_up is None and not self._has_diverged() and not self._is_silent()
 
     def _is_silent(self) -> bool:
-        silent_s = asyncio.get_running_loop().time() - self._acknowledged_s
-        return silent_s >= limits.NODE_SESSION_TIMEOUT_MS / 1000
+        now_s, in_touch_s = asyncio.get_running_loop().time(), self._in_touch_s()
+        return (
+            now_s - self._acknowledged_s >= limits.NODE_SESSION_TIMEOUT_MS / 1000
+            or in_touch_s is None
+            or now_s - in_touch_s >= limits.RAFT_SESSION_TIMEOUT_MS / 1000
+        )
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True):

@@ -259,3 +259,31 @@ def test_a_leader_that_stood_still_tells_no_state_of_before_until_it_knows_who_l
         answers.append(stopped.request("GET", path))
     told = [answer.json for answer in answers if answer.status == 200]
     assert {message["groups"][0]["state"] for message in told} == {"done"}
+
+
+@pytest.mark.long
+def test_a_node_cut_from_the_raft_group_alone_tells_nothing_of_before(
+    cluster: LinkedCluster,
+) -> None:
+    third, cut, other = controller_and_others(cluster)
+    partition = led_by(cluster, cut)
+    path = f"/v1/topics/{TOPIC}/groups/g"
+    assert publish(cluster, cut, partition).status == 200
+    for name in (third, other):
+        cluster.links.cut_both(cut, name, Port.RAFT, Cut.LOST)
+    eventually(
+        lambda: led_elsewhere(cluster, third, partition, cut), "another leads", seconds=KNOWN_S_MAX
+    )
+    eventually(lambda: publish(cluster, third, partition).status == 200, "it takes writes")
+    found = cluster.nodes[third].call("POST", f"{path}/receive", {"wait": "20s"})
+    receipts = [message["receipt"] for message in found["messages"]]
+    assert cluster.nodes[third].call("POST", f"{path}/ack", {"receipts": receipts})["settled"]
+    now = cluster.nodes[third].call("GET", path)
+    shown = cluster.nodes[cut].request("GET", path)
+    assert shown.status == 503 or shown.json["partitions"] == now["partitions"]
+    assert publish(cluster, cut, partition).status in (200, 421, 503)
+
+
+def led_elsewhere(cluster: LinkedCluster, by: str, partition: int, former: str) -> bool:
+    (topic,) = (t for t in described(cluster, by)["topics"] if t["name"] == TOPIC)
+    return topic["partitions"][partition]["leader"] not in (None, former)

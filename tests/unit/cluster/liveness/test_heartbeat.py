@@ -62,6 +62,7 @@ def sender(
     *,
     catch_up: Callable[[], Awaitable[None]] = at_once,
     has_diverged: bool = False,
+    in_touch_s: Callable[[], float | None] | None = None,
 ) -> HeartbeatSender:
     found = HeartbeatSender(
         "n1",
@@ -72,6 +73,7 @@ def sender(
         lambda: True,
         catch_up,
         lambda: has_diverged,
+        in_touch_s or (lambda: asyncio.get_running_loop().time()),
     )
     found.set_controller("n2")
     return found
@@ -289,6 +291,39 @@ def test_a_node_that_was_silent_has_no_session_before_it_knows_the_newest_metada
                 metadata.caught_up[-1].set_result(None)
                 await settled()
             assert heartbeats.has_session()
+
+    asyncio.run(run())
+
+
+def test_a_node_that_hears_nothing_of_the_raft_group_has_no_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        in_touch_s: list[float | None] = [None]
+        metadata = Metadata()
+        heartbeats = sender(
+            Controller(is_earlier_version=False),
+            catch_up=metadata.catch_up,
+            in_touch_s=lambda: in_touch_s[0],
+        )
+        moments = Moments(monkeypatch)
+
+        async def catch_up() -> None:
+            in_touch_s[0] = moments.now_s
+            assert not heartbeats.has_session()
+            metadata.caught_up[-1].set_result(None)
+            await settled()
+            assert heartbeats.has_session()
+
+        await heartbeats.send()
+        await settled()
+        await catch_up()
+        for moment_s in (0.5, 1.0, 1.4, 1.6):  # heartbeats are answered all the time
+            moments.now_s = in_touch_s[0] + moment_s
+            await heartbeats.send()
+            await settled()
+            assert heartbeats.has_session() == (moment_s < 1.5)
+        await catch_up()
 
     asyncio.run(run())
 
