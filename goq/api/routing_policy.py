@@ -6,7 +6,7 @@ cluster: any node answers, or the leader of one partition, or all leaders with t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -35,6 +35,8 @@ ALIVE: Final = "goq-internal-alive"
 REST: Final = "goq-internal-rest"
 """Request header, between nodes: the answer is added to others, so that no message may exceed its
 maximum size, not even the first."""
+DONE: Final = "goq-internal-done"
+"""Request header, between nodes: the partitions in which an earlier try of a write is done."""
 Document = dict[str, Any]
 TopicOf = Callable[[Request, Sequence[str]], str | None]
 """Returns the topic whose leaders answer a request with path parameters; ``None`` for all nodes."""
@@ -128,6 +130,20 @@ class CustomRouting(Enum):
 RoutingPolicy = (
     ToPartitionLeader | ToAllLeaders | LocalThenMerged | Sequential | CustomRouting | None
 )
+
+
+def encode_partitions(numbers: Iterable[int]) -> str:
+    """Return partitions as the value of a header: each is a bit of a hexadecimal number."""
+    return f"{sum(1 << number for number in numbers):x}"
+
+
+def decode_partitions(text: str) -> frozenset[int]:
+    """Return the partitions in a header of another node; none for another text."""
+    try:
+        bits = bin(int(text, 16))[:1:-1]
+    except ValueError:
+        return frozenset()
+    return frozenset(number for number, bit in enumerate(bits) if bit == "1")
 
 
 def partition_of_query(request: Request, values: Sequence[str]) -> tuple[str, int] | None:

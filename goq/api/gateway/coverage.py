@@ -3,8 +3,9 @@
 A node answers from the partitions that it has. While leadership moves, a partition has left the old
 leader and is not open at the new one, and for a moment no node has it, or two say that they do. So
 a node names with its part of an answer the partitions that it had from the beginning of the request
-to its end, and the gateway takes the parts for a whole only if they are for all partitions. Both
-travel in headers between nodes; a node of an earlier version names none.
+to its end, and the gateway takes the parts for a whole only if they are for all partitions. A write
+that is repeated for the others names those that are done. All of it travels in headers between
+nodes; a node of an earlier version names none, and repeats what is done.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Final
 
 from goq.api.router import Router
+from goq.api.routing_policy import decode_partitions, encode_partitions
 from goq.errors import PartitionOffline
 from goq.http.message import Request, Response
 
 COVERAGE_OF: Final = "goq-internal-coverage-of"
 """Request header, between nodes: the topic whose partitions the answer is to name."""
 COVERED: Final = "goq-internal-covered"
-"""Response header, between nodes: those partitions, each a bit of a hexadecimal number."""
+"""Response header, between nodes: those partitions."""
 
 HeldPartitions = Callable[[str], Mapping[int, object]]
 """Returns the partitions of a topic that this node has, open or offline, by number.
@@ -60,17 +62,14 @@ class LocalAnswers:
 
 
 def _named(response: Response, numbers: Iterable[int]) -> Response:
-    response.headers[COVERED] = f"{sum(1 << number for number in numbers):x}"
+    response.headers[COVERED] = encode_partitions(numbers)
     return response
 
 
 def covered_by(response: Response) -> frozenset[int] | None:
     """Return the partitions that an answer names; None if it is of an earlier version."""
     text = response.headers.get(COVERED)
-    if text is None:
-        return None
-    bits = bin(int(text, 16))[:1:-1]
-    return frozenset(number for number, bit in enumerate(bits) if bit == "1")
+    return None if text is None else decode_partitions(text)
 
 
 def led_partitions(leaders: Sequence[str | None]) -> frozenset[int]:

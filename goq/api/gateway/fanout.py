@@ -18,7 +18,7 @@ from goq.api.gateway.coverage import (
     led_partitions,
     partition_moving,
 )
-from goq.api.routing_policy import Document, MergeContext
+from goq.api.routing_policy import DONE, Document, MergeContext, encode_partitions
 from goq.cluster.forwarding.relay import RoutedProxy
 from goq.errors import (
     GoqError,
@@ -123,7 +123,8 @@ class Fanout:
         Either all answers are successful, or one answer that is not is returned. When leaders
         change, the new ones are asked. The answers to a read are for each partition that has a
         leader once, and none is for no partition: it may be of a node that others have replaced.
-        Those to a write may be for some twice, and the first of them counts.
+        A write is not repeated for partitions in which it is done. Where it may be, since one has
+        left its leader meanwhile, there are two answers for it, and the last one counts.
 
         Raises ``PartitionOffline`` after a timeout, unless the answers ``may_lack`` partitions that
         no leader serves yet, or if ``needs_all`` and a partition has no leader. Raises ``TimedOut``
@@ -168,6 +169,8 @@ class Fanout:
                 raise incomplete_answer(topic, lacking)
             if not is_reading:
                 earlier += [answer for answer in answers if answer.status < 300]
+                done = frozenset[int]().union(*(covered_by(answer) or () for answer in earlier))
+                request = copy_request(request, headers={DONE: encode_partitions(done)})
             await asyncio.sleep(limits.FORWARD_RETRY_PAUSE_S)
 
     async def _ask_once(

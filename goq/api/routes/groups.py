@@ -35,9 +35,11 @@ from goq.api.needs import (
 from goq.api.router import Parameter, Route, RouteHandler
 from goq.api.routes.receive import known_group
 from goq.api.routing_policy import (
+    DONE,
     CustomRouting,
     LocalThenMerged,
     ToAllLeaders,
+    decode_partitions,
 )
 from goq.api.schemas.groups import (
     Extend,
@@ -273,7 +275,10 @@ class GroupRoutes:
         one = asked.partition
         if one is None:
             topic.partitions.check_all_open()
-        chosen = topic.partitions.here() if one is None else [topic.partitions[one]]
+            done = decode_partitions(request.headers.get(DONE, "0"))
+            chosen = [p for p in topic.partitions.here() if p.identity.number not in done]
+        else:
+            chosen = [topic.partitions[one]]
         now_us = self._broker.clock.wall_us()
         targets = [(p, reset_target(p, asked.to, asked.end, now_us)) for p in chosen]
         plan = [self._views.reset(partition, group, target) for partition, target in targets]

@@ -128,10 +128,8 @@ def merge_groups(documents: Sequence[Document], asked: MergeContext) -> Document
 
 
 def merge_partitions(documents: Sequence[Document], _asked: MergeContext) -> Document:
-    """Merge answers that differ in their partitions only."""
-    found: dict[int, Document] = {}
-    for partition in _of_all(documents, "partitions"):
-        found.setdefault(partition["partition"], partition)
+    """Merge answers that differ in their partitions only; the last one for a partition counts."""
+    found = {each["partition"]: each for each in _of_all(documents, "partitions")}
     return {**documents[0], "partitions": _by_partition(found)}
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from goq import limits
+from goq.api.routing_policy import DONE, encode_partitions
 from tests.support.api.calls import group_of, publish, receive, settle, values
 from tests.support.node.running_node import RunningNode
 
@@ -144,6 +145,17 @@ def test_resetting_voids_the_receipts(node: RunningNode, topic: str) -> None:
     reset(node, topic, to="latest")
     assert settle(node, topic, "ack", message["receipt"])["settled"] == 0
     assert group_of(node, topic)["lag"] == 0
+
+
+def test_a_reset_leaves_the_partitions_in_which_another_try_has_done_it(
+    node: RunningNode, mixed: str
+) -> None:
+    path = f"/v1/topics/{mixed}/groups/g/reset"
+    before = group_of(node, mixed)["partitions"]
+    headers = {DONE: encode_partitions([0, 2])}
+    answer = node.request("POST", path, {"to": "earliest"}, headers)
+    assert [partition["partition"] for partition in answer.json["partitions"]] == [1]
+    assert group_of(node, mixed)["partitions"] == before
 
 
 @pytest.mark.parametrize(("to", "expected"), [("latest", 4), (2, 2), ("2", 2), (0, 0), (99, 4)])

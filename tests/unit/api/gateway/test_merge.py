@@ -95,6 +95,11 @@ def test_partitions_come_in_order_and_once() -> None:
     ]
 
 
+def test_the_last_answer_for_a_partition_counts_as_it_holds_now() -> None:
+    documents = [{"partitions": [{"partition": 1, "to": to}]} for to in (40, 45)]
+    assert merge_partitions(documents, _asked())["partitions"] == [{"partition": 1, "to": 45}]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_pages_by_offset_give_everything_once_and_in_order(seed: int) -> None:
     """Each node may end its page early, as one does that looks only so far."""
