@@ -254,6 +254,7 @@ AUDIT_READ_MAX: Final = 1_000
 METADATA_TEXT_CHARS_MAX: Final = 500  # a name, an address or a reason
 METADATA_COMMAND_BYTES_MAX: Final = 256 * KIB
 NODE_SESSION_TIMEOUT_MS: Final = 1_000
+READY_SILENT_S_MAX: Final = 5.0  # without a controller; an election takes less
 NODE_HEARSAY_GRACE_MS: Final = 500  # more, for a silent node that answers in the Raft group
 NODE_TAKEOVER_TIMEOUT_MS: Final = 600  # with a new controller, which Raft made wait before
 HANDOFF_TIMEOUT_MS: Final = 3_000  # for other nodes to take over from a stopping leader

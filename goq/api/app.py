@@ -122,6 +122,7 @@ class App:
             self.metrics,
             is_draining,
             shortages if cluster is None else lambda: [*cluster.readiness.pending(), *shortages()],
+            lambda: cluster is None or cluster.readiness.has_started,
             space,
             certificate,
         )

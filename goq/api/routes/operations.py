@@ -40,7 +40,8 @@ class HealthOut(msgspec.Struct, omit_defaults=True):
     ``limits_reached`` says why no further topic fits; what is there works as before.
     ``certificate_expires`` is there in the last 14 days of the node's certificate.
     ``opening`` counts partitions that the start has not opened and checked yet. ``offline`` and
-    ``damaged`` are partitions. ``problems`` says why partitions are offline, and
+    ``damaged`` are partitions. ``waits_for`` says why a node is "starting", or "unavailable" once
+    it had started. ``problems`` says why partitions are offline, and
     which topics wait for a decision: those that are "adopted" or "read-only".
     """
 
@@ -73,6 +74,7 @@ class OperationRoutes:
         metrics: MetricSources,
         is_draining: Callable[[], bool],
         waits_for: Callable[[], list[str]] = list,
+        has_started: Callable[[], bool] = lambda: False,
         space: DiskSpace | None = None,
         certificate: ServerCertificate | None = None,
     ) -> None:
@@ -83,6 +85,7 @@ class OperationRoutes:
         self._metrics = metrics
         self._is_draining = is_draining
         self._waits_for = waits_for
+        self._has_started = has_started
         self._described: Sequence[Route] = ()
         self._document: bytes | None = None
 
@@ -139,12 +142,16 @@ class OperationRoutes:
         return Response(200, b"ok\n", "text/plain")
 
     def ready(self, request: Request) -> Response:
-        """Return 200 if the node takes traffic, 503 until it has started and while it stops."""
+        """Return 200 if the node takes traffic.
+
+        Return 503 until it has started, while it stops, and while the cluster cannot count on it.
+        """
         if self._is_draining():
             return json_response(HealthOut("draining"), 503)
         if waits_for := self._waits_for():
             shown = waits_for if principal_of(request).is_admin else []
-            return json_response(HealthOut("starting", waits_for=shown), 503)
+            status = "unavailable" if self._has_started() else "starting"
+            return json_response(HealthOut(status, waits_for=shown), 503)
         return json_response(HealthOut("ok", limits_reached=self._limits_reached()))
 
     def _limits_reached(self) -> list[str]:

@@ -35,7 +35,8 @@ class NodeHealth(Result):
     ``disk`` is ``full`` or ``nearly full``, else empty. ``limits_reached`` says why no further
     topic fits. ``opening`` counts partitions that the start has not opened and checked yet.
     ``offline`` and ``damaged`` are partitions, as ``orders:3``. ``problems`` says why, and which
-    topics wait for a decision. ``waits_for`` is what a node that is starting waits for.
+    topics wait for a decision. ``waits_for`` says why a node is ``starting``, or
+    ``unavailable`` once it had started.
     ``certificate_expires`` is there in the last 14 days of the node's certificate.
     """
 

@@ -2,6 +2,6 @@
 
 heartbeat           the heartbeats of this node, and its session with the controller
 disk_health         whether the disk takes writes: a node whose disk fails leads nothing
-readiness           the conditions that a starting node waits for
+readiness           what a node waits for before clients and the cluster can count on it
 leadership_handoff  giving leaderships away before a stop
 """

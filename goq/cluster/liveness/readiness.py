@@ -1,16 +1,21 @@
-"""The readiness of a starting node: what it waits for before the cluster can count on it.
+"""The readiness of a node: what it waits for before clients and the cluster can count on it.
 
 An operator who restarts one node after another waits for each to become ready. So a node is ready
 when the others count on it as before: the cluster knows that it is up, and it is in sync in every
 partition that has a leader to follow. A partition without a leader is not waited for: that would
 keep clients from the node's other partitions.
+
+A node that has started stays ready when it falls behind: it still forwards requests to the others.
+One that hears no controller does not know where to, and is ready again when it hears one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
+from goq import limits
 from goq.cluster.liveness.heartbeat import HAS_LEFT
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata
 from goq.cluster.raft.driver import RaftStatus
@@ -28,6 +33,10 @@ _NO_CONTROLLER = (
     " goq cluster status on another node says which. A node that has left needs an empty folder"
     " and --join"
 )
+_CUT_OFF = (
+    "a controller, and has heard of none for {:.0f} s: the cluster has no majority, or this node is"
+    " cut off; goq cluster status on another node says which"
+)
 _OTHER_SECRET = (
     "its secret differs from that of {}. Copy the file of cluster.secret_file from a node that is a"
     " member, and start this node again"
@@ -35,9 +44,10 @@ _OTHER_SECRET = (
 
 
 class Readiness:
-    """Whether the node ``name``, started as ``incarnation``, has become ready.
+    """Whether the node ``name``, started as ``incarnation``, is ready.
 
     ``has_left`` returns whether the controller says that the node has left the cluster.
+    ``in_touch_s`` returns the latest time, monotonic, when it heard of a controller.
     """
 
     def __init__(
@@ -45,13 +55,16 @@ class Readiness:
         name: str,
         incarnation: int,
         state: Callable[[], MetadataState],
-        has_left: Callable[[], bool] = lambda: False,
+        has_left: Callable[[], bool],
+        in_touch_s: Callable[[], float | None],
     ) -> None:
+        self.has_started = False
+        """Whether the node has been ready."""
         self._name = name
         self._incarnation = incarnation
         self._state = state
         self._has_left = has_left
-        self._is_ready = False
+        self._in_touch_s = in_touch_s
         self._rejected_by: tuple[str, ...] = ()
         self._other_secret: tuple[str, ...] = ()
         self._has_controller = False
@@ -71,11 +84,7 @@ class Readiness:
         self._failure = status.failure
 
     def pending(self) -> list[str]:
-        """Return what the node still waits for; nothing once it has been ready.
-
-        A node that falls behind later stays ready: it still forwards requests to the others. One
-        that has left does not, as it no longer hears where they are.
-        """
+        """Return what the node waits for; nothing if it is ready."""
         if self._failure is not None:
             return [f"a restart: its member of the cluster has stopped: {self._failure}"]
         if self._rejected_by and not self._has_controller:
@@ -86,13 +95,20 @@ class Readiness:
             return ["the cluster's metadata, which differs from this node's"]
         if self._has_left():
             return [f"a place in the cluster: {HAS_LEFT}"]
-        if self._is_ready:
-            return []
-        found = pending_conditions(self._state(), self._name, self._incarnation)
-        self._is_ready = not found
-        if found == [_NOT_UP] and not self._has_controller:
-            return [_NO_CONTROLLER]
-        return found
+        if not self.has_started:
+            found = pending_conditions(self._state(), self._name, self._incarnation)
+            if found == [_NOT_UP] and not self._has_controller:
+                return [_NO_CONTROLLER]
+            if found:
+                return found
+            self.has_started = True
+        silent_s = self._silent_s()
+        return [_CUT_OFF.format(silent_s)] if silent_s > limits.READY_SILENT_S_MAX else []
+
+    def _silent_s(self) -> float:
+        """Return for how long the node has heard of no controller."""
+        in_touch_s = self._in_touch_s()
+        return 0.0 if in_touch_s is None else asyncio.get_running_loop().time() - in_touch_s
 
 
 def pending_conditions(state: MetadataState, name: str, incarnation: int) -> list[str]:

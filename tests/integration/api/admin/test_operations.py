@@ -54,10 +54,21 @@ def test_a_node_is_not_ready_until_it_waits_for_nothing_more(node: RunningNode) 
     broker = node.node.broker
     assert broker is not None
     awaited = ["being in sync in t:0"]
-    routes = OperationRoutes(broker, "n", None, lambda: False, lambda: awaited)  # type: ignore[arg-type]
+    has_started: list[int] = []
+    routes = OperationRoutes(
+        broker,
+        "n",
+        None,  # type: ignore[arg-type]
+        lambda: False,
+        lambda: awaited,
+        lambda: bool(has_started),
+    )
     ready = routes.ready(Request("GET", "/readyz"))
     assert ready.status == 503
     assert ready.body == b'{"status":"starting","waits_for":["being in sync in t:0"]}'
+    has_started.append(1)
+    ready = routes.ready(Request("GET", "/readyz"))
+    assert ready.body == b'{"status":"unavailable","waits_for":["being in sync in t:0"]}'
     awaited.clear()
     assert routes.ready(Request("GET", "/readyz")).status == 200
 

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
 from goq.cluster.liveness.heartbeat import HAS_LEFT
 from goq.cluster.liveness.readiness import Readiness, pending_conditions
 from goq.cluster.metadata.commands import AlterInSync, FenceNode, RegisterNode
@@ -65,27 +70,61 @@ def test_no_more_than_ten_partitions_are_named() -> None:
     assert found[-1].endswith(" more")
 
 
+def readiness_of_n3(
+    incarnation: int = 1, left: Sequence[str] = (), in_touch_s: Sequence[float] = ()
+) -> Readiness:
+    return Readiness(
+        "n3",
+        incarnation,
+        lambda: nodes(3),
+        lambda: bool(left),
+        lambda: in_touch_s[-1] if in_touch_s else None,
+    )
+
+
 def test_a_node_that_hears_of_no_controller_says_that_it_may_have_left() -> None:
-    readiness = Readiness("n3", 2, lambda: nodes(3))
+    readiness = readiness_of_n3(incarnation=2)
     (told,) = readiness.pending()
     assert "no majority, or this node has left it" in told
     readiness.on_raft_status(RaftStatus(leader="n1"))
     assert readiness.pending() == NOT_KNOWN
+    assert not readiness.has_started
 
 
 def test_a_node_that_has_left_is_ready_no_more() -> None:
     left: list[str] = []
-    readiness = Readiness("n3", 1, lambda: nodes(3), lambda: bool(left))
+    readiness = readiness_of_n3(left=left)
     readiness.on_raft_status(RaftStatus(leader="n1"))
     assert readiness.pending() == []
     left.append("n3")
     (told,) = readiness.pending()
     assert HAS_LEFT in told
+    assert readiness.has_started
+
+
+def test_a_node_is_not_ready_while_it_has_heard_of_no_controller_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        now_s, heard_s = [100.0], [100.0]
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0])
+        readiness = readiness_of_n3(in_touch_s=heard_s)
+        readiness.on_raft_status(RaftStatus(leader="n1"))
+        for later_s in (0, 5):
+            now_s[0] = 100 + later_s
+            assert readiness.pending() == []
+        readiness.on_raft_status(RaftStatus())
+        now_s[0] = 112.0
+        (told,) = readiness.pending()
+        assert "has heard of none for 12 s" in told
+        heard_s[0] = now_s[0]
+        assert readiness.pending() == []
+
+    asyncio.run(run())
 
 
 def test_a_node_whose_member_has_stopped_is_not_ready_and_says_why() -> None:
-    state = nodes(3)
-    readiness = Readiness("n3", 1, lambda: state)
+    readiness = readiness_of_n3()
     readiness.on_raft_status(RaftStatus(leader="n1"))
     assert readiness.pending() == []
     readiness.on_raft_status(RaftStatus(failure="the disk failed"))
