@@ -22,7 +22,7 @@ from tests.sim.faults.lone_fault import LoneFault
 from tests.sim.nemesis import Nemesis
 
 PRODUCERS = CONSUMERS = 2
-PEACE_S = 20.0
+PEACE_S = 30.0
 LONG_PACE = 25.0
 LONG_S = (300.0, 900.0)
 _WELL_S = 1.0
