@@ -33,6 +33,8 @@ from goq.http.client.errors import (
 )
 from goq.http.client.response_reader import ResponseHeaders
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoders of answers raise for bytes that no node sends."""
 _PLAIN: Final = "http://"
 _TITLE: Final = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
 _BY_STATUS: dict[int, type[GoqError]] = {
@@ -112,7 +114,7 @@ def error_of_answer(answer: Answer, server: str) -> GoqError:
     """
     try:
         problem = _decode_problem(answer.body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         problem = _Problem()
     kind = BY_CODE.get(problem.code) or _BY_STATUS.get(answer.status, GoqError)
     detail = problem.detail or problem.title

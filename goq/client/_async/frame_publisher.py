@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from goq.client import results
 from goq.client._async.http import Http
 from goq.client._async.runtime import Worker
 from goq.client.cluster_map import TopicPartition
-from goq.client.errors import PartlyStored, unreadable
+from goq.client.errors import UNREADABLE, PartlyStored, unreadable
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import ProducerAnswer, read_answer
@@ -182,5 +180,5 @@ class _FramesRequest:
         )
         try:
             return wire.decode_published(answer.body, len(self._frames))
-        except (msgspec.DecodeError, InvalidFrame) as error:
+        except (*UNREADABLE, InvalidFrame) as error:
             raise outcome_unknown(unreadable(self._topic, error)) from None

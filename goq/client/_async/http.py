@@ -23,6 +23,7 @@ from goq.client.cluster_map import (
     decode_map,
 )
 from goq.client.errors import (
+    UNREADABLE,
     Answer,
     SilentStream,
     client_closed,
@@ -251,7 +252,7 @@ class Http:
         )
         try:
             self.cluster_map.take(topic, decode_map(answer.body))
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise unreadable(self.cluster_map.current, error) from None
 
     async def find_leaders(self, topic: str) -> None:
@@ -268,7 +269,7 @@ class Http:
             except _Failed as failed:
                 if not failed.has_answer:
                     self.cluster_map.failed(server, answered=False)
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 pass
 
     def attempts(self, until_s: float = inf) -> RetryAttempts:
@@ -405,7 +406,7 @@ def _decoded(server: str, answer: Answer) -> Any:
         return None
     try:
         return msgspec.json.decode(answer.body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise unreadable(server, error) from None
 
 

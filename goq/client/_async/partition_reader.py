@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-import msgspec
-
 from goq.client._async.http import Http
 from goq.client.cluster_map import TopicPartition
 from goq.client.delivery_options import DEFAULT_LANES
-from goq.client.errors import unreadable
+from goq.client.errors import UNREADABLE, unreadable
 from goq.client.messages import DamagedRange, LogMessage, ReadBatch, messages_of
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
@@ -75,7 +73,7 @@ async def read(
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
-    except (msgspec.DecodeError, InvalidFrame) as error:
+    except (*UNREADABLE, InvalidFrame) as error:
         raise unreadable(target, error) from None
 
 
@@ -97,7 +95,7 @@ async def read_events(http: Http, topic: str, partition: int, span: LogRange) ->
     )
     try:
         return wire.decode_read(answer.body, topic, partition)
-    except (msgspec.DecodeError, InvalidFrame) as error:
+    except (*UNREADABLE, InvalidFrame) as error:
         raise unreadable(target, error) from None
 
 

@@ -26,7 +26,7 @@ from goq.client._async.streamed_response import StreamedResponse
 from goq.client.arguments import Duration
 from goq.client.cluster_map import VERSION_HEADER
 from goq.client.delivery_options import delivery_fields, lanes_of
-from goq.client.errors import Answer, unreadable
+from goq.client.errors import UNREADABLE, Answer, unreadable
 from goq.client.leases.message_buffer import NO_LEASE, LeaseTime
 from goq.client.messages import Settled
 from goq.client.protocol import frames as wire
@@ -202,7 +202,7 @@ async def receive(
 def _decoded(path: str, answer: Answer) -> list[PartitionDelivery]:
     try:
         return wire.decode_deliveries(answer.body)
-    except (msgspec.DecodeError, InvalidFrame) as error:
+    except (*UNREADABLE, InvalidFrame) as error:
         raise unreadable(path, error) from None
 
 
@@ -283,7 +283,7 @@ class DeliveryStream:
                         self.partitions.update(delivery.partition for delivery in deliveries)
                         yield deliveries
                         self.is_arriving = False
-        except (msgspec.DecodeError, InvalidFrame) as error:
+        except (*UNREADABLE, InvalidFrame) as error:
             raise unreadable(f"a stream of {self.topic}", error) from None
         finally:
             self._stream = None

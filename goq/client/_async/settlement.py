@@ -15,7 +15,7 @@ from goq.client._async.http import Http
 from goq.client._async.runtime import sleep
 from goq.client.arguments import Duration, wire_duration
 from goq.client.cluster_map import TopicPartition
-from goq.client.errors import unreadable
+from goq.client.errors import UNREADABLE, unreadable
 from goq.client.leases.message_buffer import NO_LEASE, LeaseTime, MessageBuffer
 from goq.client.messages import FailedReceipt, Settled
 from goq.client.protocol import frames as wire
@@ -111,7 +111,7 @@ class Settler:
             )
             try:
                 settled = wire.decode_settled(answer.body)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise outcome_unknown(unreadable(path, error)) from None
             done += settled.done
             waiting = [each for each in settled.failed if _is_to_come(each)]

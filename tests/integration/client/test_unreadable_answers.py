@@ -18,6 +18,8 @@ BODIES = {
     "object": b"{}",
     "list": b"[]",
     "null": b"null",
+    "latin": '{"name": "café", "results": ["café"], "settled": "é"}'.encode("latin-1"),
+    "deep": b"[" * 100_000,
     "wrong": json.dumps({"partitions": [{}], "settings": {}, "messages": [{}]}).encode(),
 }
 TOPIC = json.dumps({"name": "t", "partitions": [{"partition": 0}], "settings": {}}).encode()
