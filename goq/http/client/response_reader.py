@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from goq.http.client.errors import NoAnswer, ProtocolError
 
 HEAD_BYTES_MAX: Final = 64 * 1024
+"""Of a head with the interim ones before it, and of a trailer."""
 _KEPT_HEAD_BYTES_MAX: Final = 1024
 _LINE_BYTES_MAX: Final = 1024
 _BEGIN: Final = b"HTTP/1."
@@ -96,6 +97,7 @@ class ResponseReader:
         self._is_chunked = False
         self._is_behind_chunk = False
         self._is_trailer = False
+        self._passed_bytes = 0  # of interim heads, then of trailers
         self._pending = b""
 
     def feed(self, data: bytes) -> None:
@@ -168,8 +170,10 @@ class ResponseReader:
                 break
             if head.status == 101:
                 raise self._broken("the server changed the protocol unasked")
+            self._pass_over(end)
             if not data:
                 return b""
+        self._passed_bytes = 0
         self.status, self.headers, self._left, self._is_chunked, self.keep_alive = head
         self.headers_complete = True
         self.complete = self._left == 0 and not self._is_chunked
@@ -209,6 +213,7 @@ class ResponseReader:
                 if not line:
                     self._end_chunks(at == size)
                     return
+                self._pass_over(len(line))
                 continue
             found = _CHUNK.fullmatch(line)
             if found is None:
@@ -223,6 +228,12 @@ class ResponseReader:
             raise self._broken("a response that nobody asked for")
         self._left, self._pending = 0, b""
         self.complete = True
+
+    def _pass_over(self, size_bytes: int) -> None:
+        """Count what says nothing: no timeout ends a server that sends no end of it."""
+        self._passed_bytes += size_bytes
+        if self._passed_bytes > HEAD_BYTES_MAX:
+            raise self._broken(f"over {HEAD_BYTES_MAX} bytes of interim responses or trailers")
 
     def _add(self, data: bytes) -> None:
         self.chunks.append(data)

@@ -150,6 +150,21 @@ def test_interim_responses_are_passed_over():
     assert "x" not in reader.headers
 
 
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+    ],
+    ids=["interim", "trailer"],
+)
+def test_interim_responses_and_trailers_without_an_end_are_refused(start: bytes, more: bytes):
+    reader = ResponseReader()
+    reader.feed(start + more)
+    with pytest.raises(ProtocolError):
+        reader.feed(more * HEAD_BYTES_MAX)
+
+
 def test_headers_are_found_in_any_case():
     reader, _ = fed([b"HTTP/1.1 204 No\r\nGoq-Leader:  http://b \r\n\r\n"])
     assert reader.headers.get("goq-LEADER") == "http://b"
