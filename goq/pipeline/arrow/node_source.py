@@ -102,19 +102,30 @@ class NodeSource:
         return self._client.describe_topic(topic).id
 
     def bounds(self, topic: str) -> Mapping[int, LogBounds]:
-        """Return the current message offsets of each partition."""
-        found = self._client.describe_topic(topic)
-        bounds = {
-            p.partition: LogBounds(p.start_offset, p.high_watermark) for p in found.partitions
-        }
-        if not self._include_deleted or found.archived is None:
-            return bounds
-        return {p: LogBounds(self._first_archived(topic, p), b.end) for p, b in bounds.items()}
+        """Return the current message offsets of each partition.
 
-    def _first_archived(self, topic: str, partition: int) -> int:
-        return self._client.read(
-            topic, partition=partition, offset=_BEHIND_ALL, limit=1, include_deleted=True
-        ).start
+        Raises ``PartitionOffline`` for one that has no leader for longer than the client waits: a
+        topic is described without its offsets then, and would seem to be empty.
+        """
+        found = self._client.describe_topic(topic)
+        is_archived = self._include_deleted and found.archived is not None
+        bounds: dict[int, LogBounds] = {}
+        for each in found.partitions:
+            if is_archived or each.leader is None or not each.online:
+                bounds[each.partition] = self._ask_bounds(topic, each.partition)
+            else:
+                bounds[each.partition] = LogBounds(each.start_offset, each.high_watermark)
+        return bounds
+
+    def _ask_bounds(self, topic: str, partition: int) -> LogBounds:
+        piece = self._client.read(
+            topic,
+            partition=partition,
+            offset=_BEHIND_ALL,
+            limit=1,
+            include_deleted=self._include_deleted,
+        )
+        return LogBounds(piece.start, piece.end)
 
     def default_lane(self, topic: str) -> int:
         """Return the lane of frames without a lane column: ``normal``, or the middle one."""
