@@ -58,6 +58,8 @@ class Case:
         appender._on_delayed = lambda: self.steps.append("delayed")
         appender._on_failure = lambda error: self.steps.append(("failed", error))
         appender._is_staged = False
+        self.is_disk_full = False
+        appender._is_disk_full = lambda: self.is_disk_full
         appender._loop = SimpleNamespace(time=lambda: 1.0)
         awaited: Any = SimpleNamespace(
             is_awaited=lambda: self.is_awaited,
@@ -207,7 +209,9 @@ def test_consumers_are_served_ahead_only_by_a_partition_that_can_serve_them() ->
     assert not case.appender.is_awaited
     case.is_awaited = case.is_rebuilding = True
     assert not case.appender.is_awaited
-    case.is_rebuilding, case.availability.error = False, OFFLINE
+    case.is_rebuilding, case.is_disk_full = False, True
+    assert not case.appender.is_awaited
+    case.is_disk_full, case.availability.error = False, OFFLINE
     assert not case.appender.is_awaited
 
 

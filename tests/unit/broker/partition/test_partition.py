@@ -345,16 +345,13 @@ def test_times_that_move_to_another_clock_are_written_at_once_and_set_the_timers
 
 def test_a_partition_is_sound_and_quiet_only_if_both_of_its_logs_are() -> None:
     partition = Case().partition
-    partition._messages = SimpleNamespace(reader=SimpleNamespace(damage=[]), failed="")
+    partition._messages = SimpleNamespace(reader=SimpleNamespace(damage=[]))
     partition._events = SimpleNamespace(reader=SimpleNamespace(damage=[]))
     assert partition.is_sound
-    assert not partition.has_failed_log
     for log in (partition._messages, partition._events):
         log.reader.damage = ["bad"]
         assert not partition.is_sound
         log.reader.damage = []
-    partition._messages.failed = "its disk failed"
-    assert partition.has_failed_log
     for one, two in ((True, True), (True, False), (False, True)):
         partition.appender.commit.is_quiet, partition._writer.commit.is_quiet = one, two
         assert partition.is_quiet is (one and two)

@@ -44,6 +44,7 @@ class Node:
             context,
             given,
             None,
+            None,
             remember_group=given,
             parameters=given,
             is_member=is_member,
