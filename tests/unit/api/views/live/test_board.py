@@ -108,14 +108,14 @@ def test_lookers_share_samples_and_the_board_goes_with_the_last_of_them() -> Non
         node, boards = Node("a"), LiveBoards()
         asked = LiveAsked(0.05, 5)
 
-        async def look() -> int:
-            lines = boards.lines("all", node.board, asked)
+        async def look(*, is_new: bool = False) -> int:
+            lines = boards.lines("all", node.board, asked, is_new=is_new)
             return len([line async for line in lines])
 
         assert await asyncio.gather(*(look() for _ in range(10))) == [5] * 10
         assert node.samples <= 5
         made = node.samples
-        assert await look() == 5
+        assert await look(is_new=True) == 5
         assert node.samples > made
 
     asyncio.run(run())
