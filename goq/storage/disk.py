@@ -258,10 +258,17 @@ class _RealFile:
         self._space = space
         self._is_vital = is_vital
         self._files = files
+        if space is not None and space.is_given_up and not is_vital and space.lacks_files_now:
+            self._check_exists(path)
         _, status = files.create(path)
         self._id = status.st_dev, status.st_ino
         self.size_bytes = status.st_size
         self._written_back = 0
+
+    @staticmethod
+    def _check_exists(path: Path) -> None:
+        if not path.exists():
+            raise OSError(errno.ENOSPC, "the disk takes no more files", str(path))
 
     def _use(self, *, writes: bool = True) -> Descriptor:
         return self._files.use(self._path, self._id, writes=writes)
@@ -407,15 +414,25 @@ class RealDisk:
 
     def replace(self, path: Path, data: bytes) -> None:
         """Give ``path`` new content, durably and atomically."""
-        space, is_vital = self._space, self._is_vital or len(data) <= limits.SMALL_FILE_BYTES_MAX
-        if space is not None and space.is_given_up and not is_vital:
+        space = self._space
+        if space is not None and space.is_given_up and not self._is_vital_file(space, path, data):
             raise OSError(errno.ENOSPC, "the disk is full", str(path))
         try:
             self._replace(path, data)
         except OSError as error:
-            if not (is_vital and space is not None and is_full(error) and space.give_up()):
+            if space is None or not is_full(error) or not self._is_vital_file(space, path, data):
+                raise
+            if not space.give_up():
                 raise
             self._replace(path, data)
+
+    def _is_vital_file(self, space: DiskSpace, path: Path, data: bytes) -> bool:
+        """Return whether content may use the reserve.
+
+        Where no more files fit, a new one may not: it would be the index of a segment that rolls.
+        """
+        is_small = len(data) <= limits.SMALL_FILE_BYTES_MAX
+        return self._is_vital or (is_small and (path.exists() or not space.lacks_files_now))
 
     def _replace(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(path.name + ".new")

@@ -3,7 +3,9 @@
     reserve      allocated, never read
 
 The reserve holds ``limits.DISK_RESERVE_BYTES``, less on a small disk. It is made once less than
-``limits.DISK_RESERVE_BELOW_BYTES`` is free: no disk fills faster between two checks.
+``limits.DISK_RESERVE_BELOW_BYTES`` is free: no disk fills faster between two checks. A file system
+may also have a bound of files, its inodes. It is as full without a free one, and the reserve is
+then given up as a whole, for the file that it is.
 
 Some writes a node cannot do without: starts, deletes, settings, the Raft log, and the event of a
 trim, which comes before retention deletes, or of a deleted group, which may have kept messages.
@@ -26,6 +28,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from goq import limits
 
@@ -42,6 +45,32 @@ class SpaceState(StrEnum):
     OK = "ok"
     NEARLY_FULL = "nearly full"
     FULL = "full"
+
+
+class _Room(NamedTuple):
+    """The free room and the size of a disk, in bytes and in files; 2**63 files without a bound."""
+
+    free_bytes: int
+    total_bytes: int
+    free_files: int
+
+    @property
+    def is_ample(self) -> bool:
+        """Whether no reserve is needed yet."""
+        return (
+            self.free_bytes >= limits.DISK_RESERVE_BELOW_BYTES
+            and self.free_files >= limits.DISK_RESERVE_BELOW_FILES
+        )
+
+    @property
+    def lacks_files(self) -> bool:
+        """Whether no more files fit."""
+        return self.free_files < limits.DISK_FULL_FILES
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room."""
+        return self.free_bytes < limits.DISK_FULL_BYTES or self.lacks_files
 
 
 def low_bytes_of(total_bytes: int) -> int:
@@ -67,8 +96,8 @@ class DiskSpace:
 
     def begin_start(self) -> None:
         """Make room for a start: give up the reserve if the disk is full."""
-        free_bytes, _ = self._measure()
-        if free_bytes < limits.DISK_START_BYTES:
+        room = self._measure()
+        if room.free_bytes < limits.DISK_START_BYTES or not room.free_files:
             self.give_up()
         self.is_given_up = self.is_full = False  # recovery may write
 
@@ -78,26 +107,25 @@ class DiskSpace:
         Blocks on the disk. A disk that cannot be measured keeps its state.
         """
         with self._lock, suppress(OSError):
-            free_bytes, total_bytes = self._measure()
-            wanted_bytes = self._reserve_bytes(total_bytes)
+            room = self._measure()
+            wanted_bytes = self._reserve_bytes(room.total_bytes)
             held_bytes = self._held_bytes()
-            if free_bytes >= limits.DISK_RESERVE_BELOW_BYTES:
+            if room.is_ample:
                 self.is_given_up = False
             elif held_bytes < wanted_bytes:
-                has_room = free_bytes + held_bytes >= 2 * wanted_bytes
+                has_room = room.free_bytes + held_bytes >= 2 * wanted_bytes and not room.is_full
                 is_restored = has_room and self._restore(wanted_bytes)
                 self.is_given_up = not is_restored
-                free_bytes, _ = self._measure()
-            self.free_bytes = free_bytes
-            low_bytes = low_bytes_of(total_bytes)
-            if self.is_given_up or free_bytes < limits.DISK_FULL_BYTES:
+                room = self._measure()
+            self.free_bytes = room.free_bytes
+            if self.is_given_up or room.is_full:
                 state = SpaceState.FULL
-            elif free_bytes < low_bytes:
+            elif room.free_bytes < low_bytes_of(room.total_bytes):
                 state = SpaceState.NEARLY_FULL
             else:
                 state = SpaceState.OK
             self.is_full = state is SpaceState.FULL
-            self._set_state(state)
+            self._set_state(state, room.free_files)
         return self.state
 
     def give_up(self) -> bool:
@@ -107,17 +135,25 @@ class DiskSpace:
             held_bytes = self._held_bytes()
             if not held_bytes:
                 return False
-            _, total_bytes = self._measure()
-            piece_bytes = max(self._reserve_bytes(total_bytes) // _PIECES, 1)
+            room = self._measure()
+            if not room.free_files:
+                self._path.unlink(missing_ok=True)
+                return True
+            piece_bytes = max(self._reserve_bytes(room.total_bytes) // _PIECES, 1)
             os.truncate(self._path, max(held_bytes - piece_bytes, 0))
             return True
 
     @property
     def is_full_now(self) -> bool:
         """Whether the disk has no room at this moment, as measured."""
-        return self._measure()[0] < limits.DISK_FULL_BYTES
+        return self._measure().is_full
 
-    def _set_state(self, state: SpaceState) -> None:
+    @property
+    def lacks_files_now(self) -> bool:
+        """Whether no more files fit at this moment, as measured."""
+        return self._measure().lacks_files
+
+    def _set_state(self, state: SpaceState, free_files: int) -> None:
         if state is self.state:
             return
         free_mib = self.free_bytes / limits.MIB
@@ -125,13 +161,14 @@ class DiskSpace:
         if state is SpaceState.OK:
             say("the disk of %s has room again: %.0f MiB", self._path.parent, free_mib)
         else:
-            say("the disk of %s is %s: %.1f MiB left", self._path.parent, state, free_mib)
+            files = f", {free_files} files" if free_files < limits.DISK_RESERVE_BELOW_FILES else ""
+            say("the disk of %s is %s: %.1f MiB%s left", self._path.parent, state, free_mib, files)
         self.state = state
 
-    def _measure(self) -> tuple[int, int]:
-        """Return the free room and the size of the disk."""
+    def _measure(self) -> _Room:
         found = os.statvfs(self._path.parent)
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        free_files = found.f_favail if found.f_files else 2**63
+        return _Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, free_files)
 
     @staticmethod
     def _reserve_bytes(total_bytes: int) -> int:

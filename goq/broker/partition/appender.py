@@ -30,7 +30,7 @@ from goq.broker.runtime.callbacks import ignore
 from goq.broker.runtime.metrics import TopicStats
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.delivery.events.event import Named, SnapshotProducers
-from goq.errors import GoqError, TooManyRequests
+from goq.errors import GoqError, StorageFull, TooManyRequests
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.column_index.rows import ROW_ATTRIBUTES, rows_of
@@ -103,6 +103,10 @@ class Appender:
         """Raise an error if a frame cannot be accepted now."""
         if self._availability.error is not None:
             raise self._availability.error
+        if self._is_disk_full():
+            raise StorageFull(
+                "the disk is full; free some space, then send again", retry_after_ms=1000
+            )
         if self._ready.entering_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
             raise TooManyRequests(
                 "the partition cannot keep up with so many tenants; send again shortly",

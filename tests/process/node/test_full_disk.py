@@ -18,6 +18,7 @@ from tests.support.node.node_process import NodeProcess
 from tests.support.node.small_disk import SmallDisk, needed_disk
 
 DISK_MIB = 96
+FILES = 60
 VALUE = "x" * 400_000
 BIG_MESSAGES = 60
 """Together more than the room that the node wants before it takes messages again."""
@@ -151,6 +152,21 @@ def test_a_nearly_full_disk_is_told_and_takes_messages(node: Disked) -> None:
     eventually(lambda: health(process) == (200, "nearly full"), "it is told", seconds=WAIT_S)
     assert publish(process, "kept").status == 200
     assert "is nearly full" in process.log_text()
+
+
+def test_a_disk_that_takes_no_more_files_is_told_and_emptied_by_a_delete(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with needed_disk(folder, DISK_MIB, FILES) as disk, NodeProcess(folder) as process:
+        settings = {"segment.bytes": "64KiB"}
+        process.call("POST", "/v1/topics", {"name": "t", "partitions": 1, "settings": settings})
+        eventually(lambda: (folder / "reserve").exists(), "the reserve is made", seconds=WAIT_S)
+        eventually(lambda: publish(process, "t").status == 507, "it is full", seconds=WAIT_S)
+        assert disk.free_bytes() > DISK_MIB * limits.MIB // 2
+        eventually(lambda: health(process) == (503, "full"), "it is told", seconds=WAIT_S)
+        assert "is full" in process.log_text()
+        assert publish(process, "t").json["code"] == FULL
+        assert process.request("DELETE", "/v1/topics/t").status == 204
+        eventually(lambda: health(process) == (200, ""), "the delete makes room", seconds=WAIT_S)
 
 
 @pytest.mark.long

@@ -43,10 +43,12 @@ class SmallDisk:
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path, size_mib: int) -> Iterator[SmallDisk | None]:
+def small_disk(
+    folder: Path, size_mib: int, files_max: int = 1_000_000
+) -> Iterator[SmallDisk | None]:
     """Mount a disk at a folder until the block ends; yield None where the tests may not."""
     folder.mkdir()
-    options = f"size={size_mib}m,uid={os.getuid()},gid={os.getgid()}"
+    options = f"size={size_mib}m,nr_inodes={files_max},uid={os.getuid()},gid={os.getgid()}"
     mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     prefix = next((each for each in _PREFIXES if _succeeds([*each, *mount])), None)
     if prefix is None:
@@ -59,9 +61,9 @@ def small_disk(folder: Path, size_mib: int) -> Iterator[SmallDisk | None]:
 
 
 @contextlib.contextmanager
-def needed_disk(folder: Path, size_mib: int) -> Iterator[SmallDisk]:
+def needed_disk(folder: Path, size_mib: int, files_max: int = 1_000_000) -> Iterator[SmallDisk]:
     """Mount a disk at a folder; skip the test where that is not allowed."""
-    with small_disk(folder, size_mib) as disk:
+    with small_disk(folder, size_mib, files_max) as disk:
         if disk is None:
             pytest.skip("to mount a disk needs root")
         yield disk

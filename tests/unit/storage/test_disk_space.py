@@ -15,7 +15,8 @@ from goq.storage.disk_space import FILE_NAME, DiskSpace, SpaceState
 
 TOTAL_BYTES = 200 * limits.MIB
 BLOCK_BYTES = 4096
-_Stat = namedtuple("_Stat", "f_bavail f_frsize f_blocks")
+TOTAL_FILES = 1000
+_Stat = namedtuple("_Stat", "f_bavail f_frsize f_blocks f_favail f_files")
 
 
 class Filesystem:
@@ -23,6 +24,7 @@ class Filesystem:
 
     def __init__(self, folder: Path) -> None:
         self.used_bytes = 0
+        self.used_files = 0
         self._reserve = folder / FILE_NAME
 
     @property
@@ -31,7 +33,14 @@ class Filesystem:
 
     def statvfs(self, _path: object) -> _Stat:
         free_bytes = TOTAL_BYTES - self.used_bytes - self.reserve_bytes
-        return _Stat(max(0, free_bytes) // BLOCK_BYTES, BLOCK_BYTES, TOTAL_BYTES // BLOCK_BYTES)
+        free_files = TOTAL_FILES - self.used_files - self._reserve.exists()
+        return _Stat(
+            max(0, free_bytes) // BLOCK_BYTES,
+            BLOCK_BYTES,
+            TOTAL_BYTES // BLOCK_BYTES,
+            max(0, free_files),
+            TOTAL_FILES,
+        )
 
 
 @pytest.fixture
@@ -67,6 +76,7 @@ def test_a_disk_with_much_room_has_no_reserve(
     filesystem: Filesystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DISK_RESERVE_BELOW_BYTES", TOTAL_BYTES)
+    monkeypatch.setattr(limits, "DISK_RESERVE_BELOW_FILES", TOTAL_FILES)
     assert DiskSpace(tmp_path).check() is SpaceState.OK
     assert filesystem.reserve_bytes == 0
 
@@ -113,6 +123,39 @@ def test_the_reserve_is_given_up_in_pieces_until_there_is_none(
     filesystem.used_bytes = TOTAL_BYTES
     assert [space.give_up() for _ in range(5)] == [True, True, True, True, False]
     assert filesystem.reserve_bytes == 0
+
+
+def test_a_disk_without_free_files_is_full_and_says_so(
+    filesystem: Filesystem, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    space = DiskSpace(tmp_path)
+    assert space.check() is SpaceState.OK
+    filesystem.used_files = TOTAL_FILES - 1
+    assert space.check() is SpaceState.FULL
+    assert space.is_full
+    assert space.is_full_now
+    assert "is full: 192.0 MiB, 0 files left" in caplog.text
+    assert space.give_up()
+    assert not (tmp_path / FILE_NAME).exists(), "the reserve is a file, and there is room for one"
+    assert space.check() is SpaceState.FULL
+    disk = RealDisk(space=space)
+    (tmp_path / "settings").touch()
+    disk.replace(tmp_path / "settings", b"changed")
+    with pytest.raises(OSError, match="full"):
+        disk.replace(tmp_path / "00000000000000000000.index", b"")
+    with pytest.raises(OSError, match="no more files"):
+        disk.open(tmp_path / "00000000000000000000.keys")
+    filesystem.used_files = 0
+    assert space.check() is SpaceState.OK
+    assert filesystem.reserve_bytes == limits.DISK_RESERVE_BYTES
+
+
+def test_a_disk_with_much_room_but_few_free_files_has_a_reserve(
+    filesystem: Filesystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DISK_RESERVE_BELOW_BYTES", 0)
+    assert DiskSpace(tmp_path).check() is SpaceState.OK
+    assert filesystem.reserve_bytes == limits.DISK_RESERVE_BYTES
 
 
 def test_a_start_on_a_full_disk_makes_room_and_closes_it_again(
