@@ -400,6 +400,7 @@ class RealDisk:
                 raise NotCached from None
             except OSError as error:
                 if wait or error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                    error.filename = str(path)  # the system knows a descriptor only
                     raise
                 wait = True  # this filesystem has no RWF_NOWAIT: read as usual
                 continue

@@ -480,3 +480,9 @@ def test_a_lock_of_a_folder_leaves_no_file_open_once_it_is_released(tmp_path: Pa
     assert opened() == [str(tmp_path), str(tmp_path / "LOCK")]
     lock.release()
     assert opened() == []
+
+
+def test_a_read_that_fails_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="directory") as failed:
+        RealDisk().read(tmp_path, 0, 1)
+    assert failed.value.filename == str(tmp_path)
