@@ -86,13 +86,15 @@ class Checks:
     def promised_copies(self) -> tuple[int, int]:
         """Return on how many disks a batch sent now is once acknowledged, and of which change.
 
-        More than the least only once every node knows of it, and until the next change. A partition
+        More than the least only once every node follows it, and until the next change. A partition
         has fewer replicas while a node that lost its disk is replaced.
         """
         change = self._min_insync_changes + len(self._cluster.retired)
         known = set()
         for process in self._cluster.live():
-            topic = process.cluster_node.state.topics.get(TOPIC) if process.is_ready else None
+            state = process.cluster_node.state
+            follows = process.cluster_node.freshness.reconciled_version == state.version
+            topic = state.topics.get(TOPIC) if process.is_ready and follows else None
             known.add(None if topic is None else topic.min_insync)
         is_promised = known == {self._min_insync} and not self._cluster.lost
         copies = (self._min_insync if is_promised else None) or MIN_INSYNC

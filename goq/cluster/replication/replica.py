@@ -194,10 +194,15 @@ class Replica:
         )
 
     def assign(self, assignment: ReplicaAssignment | None) -> None:
-        """Set the assignment of the replica; None closes it."""
+        """Set the assignment of the replica; None closes it.
+
+        A leader acknowledges nothing more by the replicas and the ``min_insync`` of before.
+        """
         if assignment == self._wanted == self.assignment and not self._must_reopen:
             return
         self._wanted = assignment
+        if assignment is not None:
+            self._adopt_from_metadata(assignment)
         self._changed.set()
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
@@ -229,7 +234,7 @@ class Replica:
                 await self._pause()
                 continue
             self.assignment, self.failure = wanted, None
-            if self._must_open():
+            if self._must_open() and wanted == self._wanted:
                 await self._open_when_safe()
 
     async def _pause(self) -> None:
@@ -244,8 +249,7 @@ class Replica:
     async def _change(self, wanted: ReplicaAssignment | None) -> None:
         before = self.assignment
         if wanted is not None and before is not None and _is_same_leadership(before, wanted):
-            # Of the same version, as with another min_insync, a proposal can still be accepted.
-            self._adopt_in_sync(wanted, is_decided=wanted.version > self._decided_version)
+            self._adopt_from_metadata(wanted)  # it began to lead by an earlier one
             return
         if self.as_follower is not None and before is not None and before.leader is not None:
             wrote_last = self.as_follower.position.epochs.events == before.leader_epoch
@@ -359,6 +363,10 @@ class Replica:
         It may arrive before the rest of the metadata, and an older one after it.
         """
         self._adopt_in_sync(assignment, is_decided=True)
+
+    def _adopt_from_metadata(self, assignment: ReplicaAssignment) -> None:
+        # Of the same version, as with another min_insync, a proposal can still be accepted.
+        self._adopt_in_sync(assignment, is_decided=assignment.version > self._decided_version)
 
     def _adopt_in_sync(self, assignment: ReplicaAssignment, *, is_decided: bool) -> None:
         leader = self.as_leader

@@ -279,7 +279,7 @@ def test_a_replica_that_may_be_in_sync_already_counts_until_that_is_decided(tmp_
         progress = leader.progress
         progress.begin_change(all_three)
         replica.assign(before._replace(min_insync=2))
-        await until(lambda: progress.min_insync == 2)
+        assert progress.min_insync == 2, "nothing more is acknowledged by what was before"
         progress.on_fetch("n2", LogOffsets(1, 0), 1)
         assert progress.high_watermark.messages == 0, "n3 may be elected, and lacks it"
         replica.on_in_sync_decided(before._replace(min_insync=2))
@@ -375,6 +375,36 @@ def test_a_leader_that_has_everything_safe_is_opened_to_clients_and_closed_as_it
         assert host.calls.count("start_serving") == host.calls.count("stop_serving") == 1
         await replica.close()
         assert host.closed == ["NotLeader"]
+
+    asyncio.run(run())
+
+
+def test_a_leader_is_opened_to_clients_by_its_newest_assignment_only(tmp_path: Path) -> None:
+    async def run() -> None:
+        host = _OpeningHost()
+        host.may_go_on.clear()
+        replica = Replica(PartitionKey("t", 1, 0), tmp_path, host)
+        before = ReplicaAssignment("n1", 1, ("n1",), ("n1", "n2"), 1, 1)
+        now = before._replace(min_insync=2)
+        needed: list[int] = []
+
+        opening = host.open_partition
+
+        async def open_partition(*opened: Any) -> None:
+            assert replica.as_leader is not None
+            needed.append(replica.as_leader.progress.min_insync)
+            await opening(*opened)
+
+        host.open_partition = open_partition  # type: ignore[method-assign]
+        replica.assign(before)
+        await host.began.wait()
+        replica.assign(now)
+        host.may_go_on.set()
+        await until(lambda: replica.assignment == now)
+        replica.assign(now._replace(in_sync=("n1", "n2"), version=2))
+        await until(lambda: needed)
+        assert needed == [2]
+        await replica.close()
 
     asyncio.run(run())
 
