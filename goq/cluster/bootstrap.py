@@ -228,7 +228,7 @@ class ClusterBootstrap:
             lambda: registered_disk(state(), name) == member.disk_id.id,
             lambda: freshness.catch_up(),
             lambda: divergence.is_pending,
-            lambda: raft.status.in_touch_s,
+            raft.silent_s,
         )
         opened.leaders.has_session = heartbeats.has_session
         replicas, repairs, archives, disk_health = self._replication(broker, member, heartbeats)
@@ -304,7 +304,7 @@ class ClusterBootstrap:
                 broker.epoch,
                 state,
                 lambda: heartbeats.has_left,
-                lambda: raft.status.in_touch_s,
+                raft.silent_s,
             ),
             handoff=LeadershipHandoff(broker, replicas, heartbeats, lambda: node.is_up),
             data_loss=data_loss,

@@ -92,10 +92,7 @@ class Checks:
         change = self._min_insync_changes + len(self._cluster.retired)
         known = set()
         for process in self._cluster.live():
-            state = process.cluster_node.state
-            follows = process.cluster_node.freshness.reconciled_version == state.version
-            topic = state.topics.get(TOPIC) if process.is_ready and follows else None
-            known.add(None if topic is None else topic.min_insync)
+            known.add(_followed_min_insync(process) if process.is_ready else None)
         is_promised = known == {self._min_insync} and not self._cluster.lost
         copies = (self._min_insync if is_promised else None) or MIN_INSYNC
         return (copies if copies <= self._replicas() else MIN_INSYNC), change
@@ -362,3 +359,12 @@ def _ends(process: Process, key: PartitionKey) -> object:
     if replica.as_leader is not None:
         return replica.as_leader.progress.ends
     return None if replica.as_follower is None else replica.as_follower.position.ends
+
+
+def _followed_min_insync(process: Process) -> int | None:
+    """Return the ``min_insync`` that a node follows, None if it is behind its metadata."""
+    state = process.cluster_node.state
+    topic = state.topics.get(TOPIC)
+    if topic is None or process.cluster_node.freshness.reconciled_version != state.version:
+        return None
+    return topic.min_insync

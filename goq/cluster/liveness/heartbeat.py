@@ -54,8 +54,8 @@ class HeartbeatSender:
     disk: while a node that joins again catches up, they list the one that had its id before.
     ``catch_up`` returns once this node follows all metadata of before the call; it raises
     ``GoqError``. ``has_diverged`` returns whether this node's metadata contradicts the cluster's:
-    then it sends nothing and has no session, so that the controller fences it. ``in_touch_s``
-    returns the latest time, monotonic, when this node heard its Raft group; None if it never did.
+    then it sends nothing and has no session, so that the controller fences it. ``raft_silent_s``
+    returns for how long this node has heard nothing of its Raft group.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HeartbeatSender:
         is_registered: Callable[[], bool],
         catch_up: Callable[[], Awaitable[None]],
         has_diverged: Callable[[], bool],
-        in_touch_s: Callable[[], float | None],
+        raft_silent_s: Callable[[], float],
     ) -> None:
         self.controller: str | None = None
         """The node that runs the controller, as far as is known."""
@@ -85,7 +85,7 @@ class HeartbeatSender:
         self._is_registered = is_registered
         self._catch_up = catch_up
         self._has_diverged = has_diverged
-        self._in_touch_s = in_touch_s
+        self._raft_silent_s = raft_silent_s
         self._acknowledged_s = -math.inf
         self._catching_up: asyncio.Task[None] | None = None
         self._unanswered_since_s: float | None = None
@@ -210,11 +210,10 @@ class HeartbeatSender:
         return self._catching_up is None and not self._has_diverged() and not self._is_silent()
 
     def _is_silent(self) -> bool:
-        now_s, in_touch_s = asyncio.get_running_loop().time(), self._in_touch_s()
+        silent_s = asyncio.get_running_loop().time() - self._acknowledged_s
         return (
-            now_s - self._acknowledged_s >= limits.NODE_SESSION_TIMEOUT_MS / 1000
-            or in_touch_s is None
-            or now_s - in_touch_s >= limits.RAFT_SESSION_TIMEOUT_MS / 1000
+            silent_s >= limits.NODE_SESSION_TIMEOUT_MS / 1000
+            or self._raft_silent_s() >= limits.RAFT_SESSION_TIMEOUT_MS / 1000
         )
 
 

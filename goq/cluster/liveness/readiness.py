@@ -11,7 +11,6 @@ One that hears no controller does not know where to, and is ready again when it 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
@@ -47,7 +46,7 @@ class Readiness:
     """Whether the node ``name``, started as ``incarnation``, is ready.
 
     ``has_left`` returns whether the controller says that the node has left the cluster.
-    ``in_touch_s`` returns the latest time, monotonic, when it heard of a controller.
+    ``silent_s`` returns for how many seconds it has heard of no controller.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Readiness:
         incarnation: int,
         state: Callable[[], MetadataState],
         has_left: Callable[[], bool],
-        in_touch_s: Callable[[], float | None],
+        silent_s: Callable[[], float],
     ) -> None:
         self.has_started = False
         """Whether the node has been ready."""
@@ -64,7 +63,7 @@ class Readiness:
         self._incarnation = incarnation
         self._state = state
         self._has_left = has_left
-        self._in_touch_s = in_touch_s
+        self._silent_s = silent_s
         self._rejected_by: tuple[str, ...] = ()
         self._other_secret: tuple[str, ...] = ()
         self._has_controller = False
@@ -104,11 +103,6 @@ class Readiness:
             self.has_started = True
         silent_s = self._silent_s()
         return [_CUT_OFF.format(silent_s)] if silent_s > limits.READY_SILENT_S_MAX else []
-
-    def _silent_s(self) -> float:
-        """Return for how long the node has heard of no controller."""
-        in_touch_s = self._in_touch_s()
-        return 0.0 if in_touch_s is None else asyncio.get_running_loop().time() - in_touch_s
 
 
 def pending_conditions(state: MetadataState, name: str, incarnation: int) -> list[str]:

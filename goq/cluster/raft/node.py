@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -122,6 +123,11 @@ class RaftNode:
     def status(self) -> RaftStatus:
         """The status as this member knows it."""
         return RaftStatus() if self._driver is None else self._driver.status
+
+    def silent_s(self) -> float:
+        """Return for how long this member has not heard its leader; infinite if it never has."""
+        in_touch_s, loop = self.status.in_touch_s, self._app_loop
+        return math.inf if in_touch_s is None or loop is None else loop.time() - in_touch_s
 
     @property
     def leader(self) -> str | None:

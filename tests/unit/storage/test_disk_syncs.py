@@ -152,6 +152,8 @@ def test_many_buffers_are_written_whole_and_in_order(tmp_path: Path) -> None:
 class Reserve:
     """The room of a folder; with a reserve that a full disk gives up once."""
 
+    lacks_files_now = False
+
     def __init__(self) -> None:
         self.is_given_up = False
 

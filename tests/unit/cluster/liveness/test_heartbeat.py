@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -62,7 +63,7 @@ def sender(
     *,
     catch_up: Callable[[], Awaitable[None]] = at_once,
     has_diverged: bool = False,
-    in_touch_s: Callable[[], float | None] | None = None,
+    raft_silent_s: Callable[[], float] = lambda: 0.0,
 ) -> HeartbeatSender:
     found = HeartbeatSender(
         "n1",
@@ -73,7 +74,7 @@ def sender(
         lambda: True,
         catch_up,
         lambda: has_diverged,
-        in_touch_s or (lambda: asyncio.get_running_loop().time()),
+        raft_silent_s,
     )
     found.set_controller("n2")
     return found
@@ -295,21 +296,17 @@ def test_a_node_that_was_silent_has_no_session_before_it_knows_the_newest_metada
     asyncio.run(run())
 
 
-def test_a_node_that_hears_nothing_of_the_raft_group_has_no_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_that_hears_nothing_of_the_raft_group_has_no_session() -> None:
     async def run() -> None:
-        in_touch_s: list[float | None] = [None]
+        silent_s = math.inf
         metadata = Metadata()
         heartbeats = sender(
             Controller(is_earlier_version=False),
             catch_up=metadata.catch_up,
-            in_touch_s=lambda: in_touch_s[0],
+            raft_silent_s=lambda: silent_s,
         )
-        moments = Moments(monkeypatch)
 
         async def catch_up() -> None:
-            in_touch_s[0] = moments.now_s
             assert not heartbeats.has_session()
             metadata.caught_up[-1].set_result(None)
             await settled()
@@ -317,12 +314,13 @@ def test_a_node_that_hears_nothing_of_the_raft_group_has_no_session(
 
         await heartbeats.send()
         await settled()
+        silent_s = 0.0
         await catch_up()
-        for moment_s in (0.5, 1.0, 1.4, 1.6):  # heartbeats are answered all the time
-            moments.now_s = in_touch_s[0] + moment_s
+        for silent_s in (0.5, 1.0, 1.4, 1.6):  # heartbeats are answered all the time
             await heartbeats.send()
             await settled()
-            assert heartbeats.has_session() == (moment_s < 1.5)
+            assert heartbeats.has_session() == (silent_s < 1.5)
+        silent_s = 0.0
         await catch_up()
 
     asyncio.run(run())

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-
-import pytest
+from collections.abc import Callable, Sequence
 
 from goq.cluster.liveness.heartbeat import HAS_LEFT
 from goq.cluster.liveness.readiness import Readiness, pending_conditions
@@ -71,14 +68,14 @@ def test_no_more_than_ten_partitions_are_named() -> None:
 
 
 def readiness_of_n3(
-    incarnation: int = 1, left: Sequence[str] = (), in_touch_s: Sequence[float] = ()
+    incarnation: int = 1, left: Sequence[str] = (), silent_s: Callable[[], float] = lambda: 0.0
 ) -> Readiness:
     return Readiness(
         "n3",
         incarnation,
         lambda: nodes(3),
         lambda: bool(left),
-        lambda: in_touch_s[-1] if in_touch_s else None,
+        silent_s,
     )
 
 
@@ -102,25 +99,19 @@ def test_a_node_that_has_left_is_ready_no_more() -> None:
     assert readiness.has_started
 
 
-def test_a_node_is_not_ready_while_it_has_heard_of_no_controller_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def run() -> None:
-        now_s, heard_s = [100.0], [100.0]
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0])
-        readiness = readiness_of_n3(in_touch_s=heard_s)
-        readiness.on_raft_status(RaftStatus(leader="n1"))
-        for later_s in (0, 5):
-            now_s[0] = 100 + later_s
-            assert readiness.pending() == []
-        readiness.on_raft_status(RaftStatus())
-        now_s[0] = 112.0
-        (told,) = readiness.pending()
-        assert "has heard of none for 12 s" in told
-        heard_s[0] = now_s[0]
-        assert readiness.pending() == []
-
-    asyncio.run(run())
+def test_a_node_is_not_ready_while_it_has_heard_of_no_controller_for_a_while() -> None:
+    silent_s = [0.0]
+    readiness = readiness_of_n3(silent_s=lambda: silent_s[-1])
+    readiness.on_raft_status(RaftStatus(leader="n1"))
+    assert readiness.pending() == []
+    silent_s.append(5.0)
+    assert readiness.pending() == []
+    readiness.on_raft_status(RaftStatus())
+    silent_s.append(12.0)
+    (told,) = readiness.pending()
+    assert "has heard of none for 12 s" in told
+    silent_s.append(0.0)
+    assert readiness.pending() == []
 
 
 def test_a_node_whose_member_has_stopped_is_not_ready_and_says_why() -> None:
