@@ -24,7 +24,7 @@ from math import inf
 from typing import Any, Literal
 
 from goq.client import Client, LogMessage, Published, PublishedBatch, ReceivedMessage
-from goq.errors import Conflict, GoqError
+from goq.errors import Conflict, GoqError, TimedOut
 from goq.frame.hashes import partition_of
 from goq.model import MessageId, Receipt, fence_of
 
@@ -227,6 +227,7 @@ class GroupConsumer:
     ) -> None:
         places = {(m.partition, m.token, m.offset) for m in messages}
         refused: set[tuple[int, int, int]] = set()
+        unknown: set[tuple[int, int, int]] = set()
         outcome = Outcome.UNKNOWN
         asked_us = _now_us()
         try:
@@ -237,7 +238,10 @@ class GroupConsumer:
             for failed in settled.failed:
                 run = Receipt.parse(failed.receipt)
                 token = fence_of(run.fenced_id, run.token)
-                refused.update((run.partition, token, n) for n in range(run.start, run.end))
+                run_places = {(run.partition, token, n) for n in range(run.start, run.end)}
+                refused |= run_places
+                if failed.code == TimedOut.code:  # it may be settled
+                    unknown |= run_places
             if settled.done + len(refused) != len(places) or not refused <= places:
                 self._ledger.complain(
                     f"{verb} of {len(places)} messages answered {settled.done} done and"
@@ -246,6 +250,10 @@ class GroupConsumer:
         finally:
             answered_us = _now_us()
             refusal = Outcome.UNKNOWN if self._repeats else Outcome.REFUSED
+            outcomes = {
+                **dict.fromkeys(refused, refusal),
+                **dict.fromkeys(unknown, Outcome.UNKNOWN),
+            }
             self._ledger.settlements.extend(
                 Settlement(
                     verb,
@@ -255,7 +263,7 @@ class GroupConsumer:
                     round(lasts_s * 1e6),
                     asked_us,
                     answered_us,
-                    refusal if (partition, token, offset) in refused else outcome,
+                    outcomes.get((partition, token, offset), outcome),
                 )
                 for partition, token, offset in sorted(places)
             )
