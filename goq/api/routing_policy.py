@@ -123,6 +123,8 @@ class CustomRouting(Enum):
     DELETE_GROUP = auto()
     CHANGE_METADATA = auto()
     """Any node carries the request out; all nodes that are up have followed it when it answers."""
+    SHOW_METADATA = auto()
+    """Any node answers, by all changes that were acknowledged before."""
     HEARTBEAT = auto()
     LEAVE = auto()
 

@@ -234,7 +234,15 @@ class ClusterBootstrap:
         replicas, repairs, archives, disk_health = self._replication(broker, member, heartbeats)
         durable_topics = DurableTopics(self._disk, broker.topics_dir)
         reconciler = Reconciler(broker, replicas, durable_topics, state)
-        freshness = MetadataFreshness(name, broker.epoch, state, raft.barrier, routes.calls.call)
+        freshness = MetadataFreshness(
+            name,
+            broker.epoch,
+            state,
+            raft.barrier,
+            routes.calls.call,
+            heartbeats.has_session,
+            raft.silent_s,
+        )
         data_loss = DataLoss(member.disk_id, replicas, broker.topics_dir)
         divergence = DivergenceRecovery(
             member.machine,

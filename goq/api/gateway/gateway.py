@@ -88,7 +88,7 @@ class Gateway:
             route, values = self._router.match(request)
         except GoqError:
             return self._router.handle(request)
-        if not self._freshness.is_waited_for and _shows_metadata(route):
+        if _shows_metadata(route) and self._freshness.must_catch_up:
             request.outlives_eof = not route.waits
             return self._route_when_current(request, route, values)
         return self._route(request, route, values)
@@ -113,7 +113,7 @@ class Gateway:
         self, request: Request, route: Route, values: Sequence[str]
     ) -> Response | Awaitable[Response]:
         try:
-            if route.routing is None:
+            if route.routing in (None, CustomRouting.SHOW_METADATA):
                 return self._router.handle(request)
             if isinstance(route.routing, ToPartitionLeader):
                 return self._route_to_leader(request, route, route.routing, values)
@@ -321,7 +321,11 @@ def _may_answer_alone(request: Request, route: Route) -> bool:
 
 
 def _shows_metadata(route: Route) -> bool:
-    return _changes_metadata(route) or isinstance(route.routing, ToAllLeaders)
+    return (
+        _changes_metadata(route)
+        or isinstance(route.routing, ToAllLeaders)
+        or route.routing is CustomRouting.SHOW_METADATA
+    )
 
 
 def _topic_of(request: Request, route: Route, values: Sequence[str]) -> str | None:

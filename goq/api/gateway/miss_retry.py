@@ -28,8 +28,8 @@ class Freshness(Protocol):
         """The version of the metadata that this node answers by."""
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether changes are acknowledged only when this node answers by them."""
+    def must_catch_up(self) -> bool:
+        """Whether changes may have been acknowledged that this node does not answer by."""
 
     async def catch_up(self) -> None:
         """Return when this node answers by all changes acknowledged before; raise ``GoqError``."""

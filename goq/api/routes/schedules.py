@@ -51,7 +51,15 @@ class ScheduleRoutes:
                 routing=CustomRouting.CHANGE_METADATA,
                 needs=creates,
             ),
-            Route("GET", _SCHEDULES, self.list, "List schedules", answer=SchedulesOut, needs=TOKEN),
+            Route(
+                "GET",
+                _SCHEDULES,
+                self.list,
+                "List schedules",
+                answer=SchedulesOut,
+                routing=CustomRouting.SHOW_METADATA,
+                needs=TOKEN,
+            ),
             Route(
                 "GET",
                 _ONE,
@@ -59,6 +67,7 @@ class ScheduleRoutes:
                 "Show a schedule",
                 answer=ScheduleOut,
                 errors=("not_found",),
+                routing=CustomRouting.SHOW_METADATA,
                 needs=TOKEN,
             ),
             Route(

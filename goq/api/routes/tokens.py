@@ -63,6 +63,7 @@ class TokenRoutes:
                 self.list,
                 "List the tokens, also those that ended in the last 90 days",
                 answer=TokensOut,
+                routing=CustomRouting.SHOW_METADATA,
                 needs=ADMINISTER,
             ),
             Route(

@@ -6,8 +6,9 @@ answer by an acknowledged change:
 - A change is acknowledged when every node that is up has reconciled it (:meth:`spread`). A node
   that does not answer for ``limits.METADATA_SPREAD_TIMEOUT_MS`` is not waited for. If it was
   stopped or cut off meanwhile, it has lost its session, and leads nothing.
-- A node that starts, or was fenced, is not waited for before the cluster knows that it is up. Until
-  it has reconciled that (:attr:`is_waited_for`), it catches up before it shows or changes metadata.
+- A node that starts, or may have been fenced, is not waited for before the cluster knows that it is
+  up. Until it has reconciled that, and is in session, it catches up before it shows or changes
+  metadata (:attr:`must_catch_up`).
 - A miss is answered when it holds after a read index (:meth:`catch_up`): a barrier in the Raft log,
   as in Raft's linearizable reads (Ongaro 2014, section 6.4).
 
@@ -71,7 +72,8 @@ class SharedBarrier:
 class MetadataFreshness:
     """The waits of the node ``name``, started as ``incarnation``.
 
-    ``barrier`` is that of its Raft member.
+    ``barrier`` is that of its Raft member. ``has_session`` returns whether this node cannot have
+    been fenced, ``raft_silent_s`` for how long it has heard nothing of its Raft group.
     """
 
     def __init__(
@@ -81,11 +83,15 @@ class MetadataFreshness:
         state: Callable[[], MetadataState],
         barrier: Callable[[float], Awaitable[None]],
         call: Call,
+        has_session: Callable[[], bool],
+        raft_silent_s: Callable[[], float],
     ) -> None:
         self.reconciled_version = -1
         """The version of the metadata that this node's topics follow."""
-        self.is_waited_for = False
-        """Whether changes wait for this node too: it has reconciled that it is up."""
+        self._has_session = has_session
+        self._raft_silent_s = raft_silent_s
+        self._is_up = False
+        self._is_cut_off = False
         self._name = name
         self._incarnation = incarnation
         self._state = state
@@ -98,6 +104,18 @@ class MetadataFreshness:
         """The version of the metadata that this node has, reconciled or not."""
         return self._state().version
 
+    @property
+    def must_catch_up(self) -> bool:
+        """Whether changes may have been acknowledged that this node does not answer by.
+
+        A node that could not catch up is cut off until it hears its Raft group again: until then
+        nothing is gained by trying.
+        """
+        if self._is_up and self._has_session():
+            return False
+        silent_s = limits.RAFT_SESSION_TIMEOUT_MS / 1000
+        return not (self._is_cut_off and self._raft_silent_s() >= silent_s)
+
     def handlers(self) -> dict[str, RpcHandler]:
         """Return the handlers by path."""
         return {RECONCILED: self.handle_reconciled}
@@ -106,7 +124,7 @@ class MetadataFreshness:
         """Note that this node's topics follow a state of the metadata, perhaps an older one."""
         self.reconciled_version = state.version
         own = state.nodes.get(self._name)
-        self.is_waited_for = own is not None and own.incarnation == self._incarnation and own.is_up
+        self._is_up = own is not None and own.incarnation == self._incarnation and own.is_up
         if self._reconciled is not None:
             self._reconciled.set_result(None)
             self._reconciled = None
@@ -120,7 +138,9 @@ class MetadataFreshness:
             async with asyncio.timeout(limits.METADATA_BARRIER_TIMEOUT_MS / 1000):
                 await self._barrier.wait()
                 await self._wait_reconciled(self._state().version)
+            self._is_cut_off = False
         except (TimeoutError, Unavailable) as error:
+            self._is_cut_off = True
             raise Unavailable(
                 "this node cannot ask the cluster for its newest metadata now; ask another node",
                 retry_after_ms=500,

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ SENT = "sent to a node that stands still"
 SETTLED_S_MAX = 2.0
 """The median of requests once the nodes know of the cut; without that it is over 3 s."""
 KNOWN_S_MAX = 60.0
+EARLY = 20
+"""Requests of a kind that wait at a node before it goes on."""
 STREAM_S_MAX = 30.0
 TOLD_S = 1.5
 """For this long a node that missed an election is asked: several heartbeats."""
@@ -230,6 +233,26 @@ def test_a_request_to_a_leader_that_stands_still_is_answered_when_another_leads(
         path = f"/v1/topics/{TOPIC}/messages?partition={partition}"
         read = cluster.nodes[one].request("GET", path).json
         assert SENT not in [message["value"] for message in read["messages"]]
+
+
+def test_a_node_that_stood_still_shows_topics_and_schedules_as_they_are(
+    cluster: LinkedCluster,
+) -> None:
+    _, one, other = controller_and_others(cluster)
+    stopped, changing = cluster.nodes[one], cluster.nodes[other]
+    topic, schedule = f"/v1/topics/{TOPIC}", "/v1/schedules/tick"
+    body = {"topic": TOPIC, "every": "1h", "messages": [{"value": "v"}]}
+    assert changing.request("PUT", schedule, body).status == 201
+    settings = {"settings": {"retention.age": "3d"}}
+    with ThreadPoolExecutor(2 * EARLY) as pool:
+        with stopped.paused():
+            eventually(lambda: changing.request("PATCH", topic, settings).status == 200)
+            eventually(lambda: changing.request("DELETE", schedule).status in (204, 404))
+            topics = [pool.submit(stopped.request, "GET", topic) for _ in range(EARLY)]
+            schedules = [pool.submit(stopped.request, "GET", schedule) for _ in range(EARLY)]
+        told = [answer.result().json for answer in topics]
+        assert {each["settings"]["retention.age"] for each in told} == {"3d"}
+        assert {answer.result().status for answer in schedules} == {404}
 
 
 def test_a_leader_that_stood_still_tells_no_state_of_before_until_it_knows_who_leads(

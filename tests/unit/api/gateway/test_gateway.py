@@ -31,9 +31,9 @@ class _Starting:
     """A node that leads all partitions, and has old metadata until it has caught up."""
 
     def __init__(
-        self, *, is_waited_for: bool = False, is_cut_off: bool = False, version: int = 1
+        self, *, must_catch_up: bool = True, is_cut_off: bool = False, version: int = 1
     ) -> None:
-        self.is_waited_for = is_waited_for
+        self.must_catch_up = must_catch_up
         self.version = self.reconciled_version = version
         self._is_cut_off = is_cut_off
 
@@ -69,12 +69,14 @@ class _Starting:
         return bytes(asyncio.run(run()).body)
 
 
-@pytest.mark.parametrize("routing", [_SHOW, _CHANGE, CustomRouting.CHANGE_METADATA])
+@pytest.mark.parametrize(
+    "routing", [_SHOW, _CHANGE, CustomRouting.CHANGE_METADATA, CustomRouting.SHOW_METADATA]
+)
 def test_what_shows_or_changes_metadata_waits_for_changes_that_did_not_wait_for_the_node(
     routing: RoutingPolicy,
 ) -> None:
     assert b"2" in _Starting().answer(routing)
-    assert b"1" in _Starting(is_waited_for=True).answer(routing)
+    assert b"1" in _Starting(must_catch_up=False).answer(routing)
 
 
 def test_a_node_that_starts_cut_off_shows_what_it_knows() -> None:

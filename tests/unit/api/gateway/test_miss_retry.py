@@ -30,7 +30,7 @@ class _Node:
     def __init__(self, *answers: Response | GoqError, lacks: int = 0) -> None:
         self.version = 1
         self.reconciled_version = 1
-        self.is_waited_for = True
+        self.must_catch_up = False
         self.error: GoqError | None = None
         self.asked = self.waited = 0
         self._answers = [

@@ -88,7 +88,7 @@ def test_the_error_of_a_barrier_is_that_of_its_requests_alone() -> None:
 def test_a_miss_waits_until_the_topics_follow_what_the_barrier_brought() -> None:
     async def test() -> None:
         raft, state = _Raft(), _state(version=5)
-        freshness = MetadataFreshness("n1", 7, lambda: state, raft.barrier, _nobody)
+        freshness = _freshness("n1", lambda: state, raft.barrier, _nobody)
         freshness.on_reconciled(_state(5))
         asking = asyncio.ensure_future(freshness.catch_up())
         barrier = await raft.wait_for(1)
@@ -113,7 +113,7 @@ def test_a_node_that_cannot_reach_the_cluster_says_so(monkeypatch: pytest.Monkey
     async def test() -> None:
         state = _state(version=5)
         for barrier in (_Raft().barrier, refuse):  # the first never answers
-            freshness = MetadataFreshness("n1", 7, lambda: state, barrier, _nobody)
+            freshness = _freshness("n1", lambda: state, barrier, _nobody)
             with pytest.raises(Unavailable, match="ask another node"):
                 await freshness.catch_up()
 
@@ -135,7 +135,7 @@ def test_a_change_waits_for_all_nodes_that_are_up(monkeypatch: pytest.MonkeyPatc
             (answer,) = await others[node].handle_reconciled("n1", body)
             return bytes(answer)
 
-        freshness = MetadataFreshness("n1", 7, lambda: state, _Raft().barrier, call)
+        freshness = _freshness("n1", lambda: state, _Raft().barrier, call)
         spreading = asyncio.ensure_future(freshness.spread())
         await asyncio.sleep(0.01)
         freshness.on_reconciled(_state(5))
@@ -164,7 +164,7 @@ def test_a_change_waits_no_longer_for_a_node_that_is_fenced_or_silent(
             state.nodes["n2"].is_up = False
             raise Unavailable("gone")
 
-        freshness = MetadataFreshness("n1", 7, lambda: state, _Raft().barrier, call)
+        freshness = _freshness("n1", lambda: state, _Raft().barrier, call)
         freshness.on_reconciled(_state(5))
         began = asyncio.get_running_loop().time()
         await freshness.spread()
@@ -183,17 +183,48 @@ def test_a_node_answers_how_far_it_is_when_the_time_is_over() -> None:
     _run(test)
 
 
-def test_a_node_is_waited_for_while_it_follows_that_it_is_up_since_its_start() -> None:
-    freshness = _node("n1", _state(version=3))
-    assert not freshness.is_waited_for
+def test_a_node_catches_up_unless_it_follows_that_it_is_up_since_its_start_and_is_in_session() -> (
+    None
+):
+    has_session = True
+    freshness = _node("n1", _state(version=3), has_session=lambda: has_session)
+    assert freshness.must_catch_up
     before = _state(3, n1=True)
     before.nodes["n1"].incarnation = 6
     for state in (before, _state(4, n1=False)):
         freshness.on_reconciled(state)
-        assert not freshness.is_waited_for
+        assert freshness.must_catch_up
     for version, is_up in ((5, True), (6, False), (7, True)):
         freshness.on_reconciled(_state(version, n1=is_up))
-        assert freshness.is_waited_for is is_up
+        assert freshness.must_catch_up is not is_up
+    has_session = False
+    assert freshness.must_catch_up
+
+
+def test_a_node_that_is_cut_off_tries_to_catch_up_once() -> None:
+    async def test() -> None:
+        raft, silent_s = _Raft(), 2.0
+        freshness = _freshness(
+            "n1", lambda: _state(3), raft.barrier, _nobody, silent_s=lambda: silent_s
+        )
+        freshness.on_reconciled(_state(3))
+        for number, error in enumerate((Unavailable("no leader"), None), start=1):
+            assert freshness.must_catch_up
+            catching_up = asyncio.ensure_future(freshness.catch_up())
+            barrier = await raft.wait_for(number)
+            if error is None:
+                barrier.set_result(None)
+                await catching_up
+            else:
+                barrier.set_exception(error)
+                with pytest.raises(Unavailable):
+                    await catching_up
+                assert not freshness.must_catch_up
+                silent_s = 0.0  # it hears the others again
+        silent_s = 2.0
+        assert freshness.must_catch_up
+
+    _run(test)
 
 
 def _state(version: int, **is_up: bool) -> Any:
@@ -201,8 +232,21 @@ def _state(version: int, **is_up: bool) -> Any:
     return SimpleNamespace(version=version, nodes=nodes)
 
 
-def _node(name: str, state: Any) -> MetadataFreshness:
-    return MetadataFreshness(name, 7, lambda: state, _Raft().barrier, _nobody)
+def _freshness(
+    name: str,
+    state: Callable[[], Any],
+    barrier: Callable[[float], Awaitable[None]],
+    call: Any,
+    has_session: Callable[[], bool] = lambda: False,
+    silent_s: Callable[[], float] = lambda: 0.0,
+) -> MetadataFreshness:
+    return MetadataFreshness(name, 7, state, barrier, call, has_session, silent_s)
+
+
+def _node(
+    name: str, state: Any, has_session: Callable[[], bool] = lambda: False
+) -> MetadataFreshness:
+    return _freshness(name, lambda: state, _Raft().barrier, _nobody, has_session)
 
 
 async def _nobody(_node: str, _path: str, _body: bytes, _wait_ms: int) -> bytes:
