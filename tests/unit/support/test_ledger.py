@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from goq.client import LogMessage, Published
-from goq.model import MessageId
+from goq.client.messages import FailedReceipt, Settled
+from goq.errors import LeaseLost, TimedOut
+from goq.model import MessageId, Receipt
 from tests.support.ledger.ledger import Delivered, Ledger, Marked, Outcome, Settlement, Violations
 
 PLACE = (0, 0)
@@ -151,6 +154,21 @@ def test_a_history_as_it_should_be_is_right(history: tuple[Any, ...]) -> None:
 def test_a_history_is_refused_when_a_message_was(history: tuple[Any, ...], violation: str) -> None:
     with pytest.raises(Violations, match=violation):
         check_deliveries(*history)
+
+
+def test_a_settlement_whose_outcome_is_unknown_is_no_refused_one() -> None:
+    messages: list[Any] = [
+        SimpleNamespace(partition=0, token=100, offset=n, receipt=str(Receipt(0, 100, n, n + 1)))
+        for n in range(3)
+    ]
+    codes = (TimedOut.code, LeaseLost.code)
+    failed = [FailedReceipt(m.receipt, code) for m, code in zip(messages, codes, strict=False)]
+    client: Any = SimpleNamespace(ack=lambda *_: Settled(1, failed))
+    ledger = Ledger()
+    ledger.consumer(client, "c", "t", "g", repeats=False).ack(messages)
+    outcomes = [each.outcome for each in ledger.settlements]
+    assert outcomes == [Outcome.UNKNOWN, Outcome.REFUSED, Outcome.DONE]
+    ledger.raise_violations()
 
 
 def drained(**changes: int) -> dict[str, Any]:
