@@ -24,7 +24,8 @@ from goq.http.context import ServerContext
 from goq.node import NodeServer
 
 _VALUE = frames.values(1, 1000)
-_TOPIC = "handling"
+_TOPIC, _WIDE = "handling", "wide"
+_WIDE_COUNT = 1000
 _CONNECTIONS = (64, 1)
 _RECEIPT = re.compile(rb'"receipt":"([^"]*)"')
 
@@ -109,24 +110,42 @@ class _Calls:
 class _Pairs(_Calls):
     """Receives one message and acks it, in turn; each of the two counts as half."""
 
-    def __init__(self, shared: ServerContext) -> None:
+    def __init__(self, shared: ServerContext, topic: str = _TOPIC) -> None:
         body = b'{"max_messages":1}'
-        self._receive = _group_head("receive", len(body)) + body
+        self._topic = topic
+        self._receive = _group_head(topic, "receive", len(body)) + body
         super().__init__(shared, self._receive, 1)
 
     def answered(self, caller: _Caller, data: bytes) -> None:
         found = _RECEIPT.search(data)
         body = b'{"receipts":["%b"]}' % found[1] if found else b""
-        self.request = _group_head("ack", len(body)) + body if found else self._receive
+        ack = _group_head(self._topic, "ack", len(body)) + body
+        self.request = ack if found else self._receive
         super().answered(caller, data)
 
 
-def _group_head(verb: str, body_bytes: int) -> bytes:
-    path = f"/v1/topics/{_TOPIC}/groups/workers/{verb}"
+def _group_head(topic: str, verb: str, body_bytes: int) -> bytes:
+    return _head(f"/v1/topics/{topic}/groups/workers/{verb}", body_bytes)
+
+
+def _head(path: str, body_bytes: int) -> bytes:
     return (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {body_bytes}\r\n\r\n"
     ).encode()
+
+
+async def _fill_wide(shared: ServerContext) -> None:
+    """Make a topic of 1,000 partitions, and put 100 messages into every tenth."""
+    made = json.dumps({"name": _WIDE, "partitions": 1000}).encode()
+    await _Calls(shared, _head("/v1/topics", len(made)) + made, 1).run(1)
+    for partition in range(0, 1000, 10):
+        given = {"messages": [{"value": "x" * 1000, "partition": partition}] * 100}
+        body = json.dumps(given).encode()
+        publish = _Calls(
+            shared, frames.request_head(_WIDE, len(body), "application/json") + body, 1
+        )
+        await publish.run(1)
 
 
 def _requests() -> dict[str, bytes]:
@@ -157,6 +176,11 @@ async def _measure(folder: Path, count: int) -> None:
     await pairs.run(500)
     best_us = 2 * min([await pairs.run(count) for _ in range(5)])
     print(f"{'receive and ack of one,':<26}  1 at once: {best_us:6.1f} µs", flush=True)
+    await _fill_wide(shared)
+    pairs = _Pairs(shared, _WIDE)
+    await pairs.run(2 * _WIDE_COUNT)
+    best_us = 2 * min([await pairs.run(_WIDE_COUNT) for _ in range(5)])
+    print(f"{'the same, 1,000 partitions,':<26} 1 at once: {best_us:6.1f} µs", flush=True)
     await server.stop()
 
 

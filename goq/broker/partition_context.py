@@ -89,6 +89,8 @@ class PartitionCallbacks(msgspec.Struct, frozen=True):
     """Messages may be ready: for one group, or with None for all groups."""
     on_staged: Callable[[], None]
     """Messages are ready, and the event loop is about to write them."""
+    on_group_change: Callable[[str | None], None]
+    """An event may have changed what a group can receive, with None what any group can."""
     is_awaited: Callable[[], bool]
     """Returns whether any consumer waits for messages."""
     on_failure: Callable[[], None]

@@ -7,16 +7,24 @@ follows from the bounds of the partition, so it is not noted. Nothing is kept wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from goq.broker.runtime.metrics import TopicStats
 from goq.delivery.events.affected import group_of
 from goq.delivery.events.event import AnyEvent
 
 
 class GroupChanges:
-    """The changed groups of a partition; ``stats`` is of its topic, which changes too."""
+    """The changed groups of a partition; ``stats`` is of its topic, which changes too.
 
-    def __init__(self, stats: TopicStats) -> None:
+    ``on_change`` is called for the group of each event, with None for all groups.
+    """
+
+    def __init__(
+        self, stats: TopicStats, on_change: Callable[[str | None], None] = lambda _group: None
+    ) -> None:
         self._stats = stats
+        self._on_change = on_change
         self._is_watched = False
         self._are_all = False
         self._names: set[str] = set()
@@ -39,13 +47,14 @@ class GroupChanges:
     def on_event(self, event: AnyEvent) -> None:
         """Note an event that was applied to the state."""
         self._stats.change_count += 1
-        if not self._is_watched:
-            return
         group = group_of(event)
-        if group is None:
-            self._are_all = True
-        elif group:
-            self._names.add(group)
+        if group != "":
+            self._on_change(group)
+        if self._is_watched:
+            if group is None:
+                self._are_all = True
+            elif group:
+                self._names.add(group)
 
     def on_group(self, group: str) -> None:
         """Note that a group may count otherwise without an event."""

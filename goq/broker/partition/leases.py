@@ -30,7 +30,7 @@ from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import AnyEvent, Cause, CopyQueued, Leased, Range, Skipped, Span
 from goq.delivery.group.attempt_ranges import gaps
 from goq.delivery.selection.redelivery import RetryRule
-from goq.delivery.selection.selector import Selector, may_select
+from goq.delivery.selection.selector import Selector
 from goq.delivery.settlement import (
     FailureContext,
     Settlement,
@@ -84,8 +84,8 @@ class MessagesNotCached(Exception):
         self.missing = missing
 
 
-class OnlySkipped(Exception):
-    """Nothing was leased, but messages were skipped or damaged; more may follow."""
+class MustRepeat(Exception):
+    """Nothing was leased so far; there is more to look at, in another turn of the event loop."""
 
 
 Settling = tuple[Settlement, Sequence[asyncio.Future[Appended]]]
@@ -159,7 +159,7 @@ class Leases:
         The ready state must fit the group, see :meth:`ReadyStateManager.is_ready_for`. The batch
         may leave the node when the future completes. Raises ``MessagesNotCached``, with nothing
         leased, when messages must be read from the disk and ``wait`` is false. Raises
-        ``OnlySkipped`` when the caller should repeat the call.
+        ``MustRepeat`` when the caller should repeat the call.
         """
         self.check_room()
         now_ms = self._context.clock.wall_ms()
@@ -168,9 +168,6 @@ class Leases:
         ready = self._ready.current
         ready.scheduler_of(group)
         self._changes.on_group(group_name)  # also if it gets nothing: it may hold back more keys
-        if not may_select(group):  # nearly all partitions have nothing for a waiting consumer
-            self.has_passed_over = False
-            return None
         fetch = FrameFetch(
             self._frames,
             partial(self._read, wait),
@@ -193,7 +190,7 @@ class Leases:
             self._skip(group_name, ranges, cause, settings, now_ms)
         if not choice.spans:
             if choice.must_repeat:
-                raise OnlySkipped
+                raise MustRepeat
             if fetch.missing is not None:
                 raise MessagesNotCached(fetch.missing)
             return None
@@ -243,12 +240,17 @@ class Leases:
             start, end, messages_max=end - start, bytes_max=size_bytes, wait=wait
         )
 
-    def next_lane(self, group_name: str) -> int:
-        """Return the lane of a group's next message, approximately: 0 is the most urgent."""
+    def next_lane(self, group_name: str) -> int | None:
+        """Return the lane of a group's next message, approximately: 0 is the most urgent.
+
+        None if a receive would find nothing until an event or a message is added.
+        """
         group = self._state.ensure_group(group_name)
         ready = self._ready.current
         fresh = ready.scheduler_of(group).next_lane()
         self._changes.on_group(group_name)  # it may have begun to read its queues
+        if not (len(group.retries) or group.locks.held_count):
+            return fresh
         lanes = [ready.default_lane if lane < 0 else lane for lane in group.retries.due_lanes()]
         return min([*lanes, limits.LANES_MAX if fresh is None else fresh])
 

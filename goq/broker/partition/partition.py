@@ -90,7 +90,7 @@ class Partition:
         self._stats = stats
         self.availability = Availability(identity)
         self._loop = asyncio.get_running_loop()
-        self.group_changes = GroupChanges(stats)
+        self.group_changes = GroupChanges(stats, callbacks.on_group_change)
         self.ready_manager = ReadyStateManager(
             loaded.ready,
             loaded.messages,
@@ -441,6 +441,7 @@ class Partition:
             on_settled(event.group, None, 0, False)
         elif isinstance(event, Corrupted | Trimmed):
             on_settled(None, None, 0, False)
+            self._callbacks.on_ready(None)  # what held back others by its tenant may be gone
 
     def _on_events_lost(self, error: GoqError) -> None:
         """Go offline: the state is ahead of its log and must be loaded again."""

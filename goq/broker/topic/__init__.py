@@ -8,6 +8,7 @@ audit_log         the log of the audit trail
 publisher         publish: a partition for each message, and one frame for each partition
 receiver          receive: messages at once, or when they become ready
 topic_leases      leases of one receive from all partitions
+ready_partitions  the partitions that may have messages for a group
 settler           acknowledge, nack, reject, release, extend
 waiters           consumers that wait, in FIFO order, and readers of the log
 push_streams      streams that deliver messages as they become ready

@@ -21,6 +21,7 @@ from goq.broker.partition.leases import (
 )
 from goq.broker.runtime.metrics import TopicStats
 from goq.broker.topic.partition_table import PartitionTable
+from goq.broker.topic.ready_partitions import ReadyPartitions
 from goq.broker.topic.topic_leases import Leased, ReceiveRequest, ReturnLease, TopicLeases
 from goq.broker.topic.waiters import LogReaders, Waiters
 from goq.config.topic import EffectiveSettings, Ordering
@@ -60,8 +61,15 @@ class Receiver:
         self._remember = remember
         self._ready_count = 0
         self._ready_counts: dict[str, int] = {}
+        self.ready_partitions = ReadyPartitions(partitions)
         self._leases = TopicLeases(
-            settings, partitions, coordinator, self.waiters, self._wake_group, return_lease
+            settings,
+            partitions,
+            self.ready_partitions,
+            coordinator,
+            self.waiters,
+            self._wake_group,
+            return_lease,
         )
         self._closed: GoqError | None = None
 
@@ -236,6 +244,7 @@ class Receiver:
 
     def on_ready(self, number: int, group: str | None, *, served_max: int = 0) -> None:
         """Wake a consumer that may receive from a partition: one in each group, or in ``group``."""
+        self.ready_partitions.note_change(number, group)
         self._count_ready(group)
         for queue in list(self.waiters.queues):
             name, _, consumer = queue.partition(_SEPARATOR)
@@ -273,6 +282,7 @@ class Receiver:
         self.restart_count += 1
         self._count_ready(group)
         if consumers is None:
+            self.ready_partitions.forget(group)
             queues = [q for q in self.waiters.queues if q.partition(_SEPARATOR)[0] == group]
         else:
             queues = [_queue_of(group, consumer) for consumer in consumers]

@@ -229,6 +229,7 @@ class Topic:
         callbacks = PartitionCallbacks(
             on_ready=partial(self.receiver.on_ready, number),
             on_staged=partial(self.receiver.on_staged, number),
+            on_group_change=partial(self.receiver.ready_partitions.note_change, number),
             is_awaited=self.receiver.is_awaited,
             on_failure=(
                 leadership.on_failure if leadership is not None else partial(self._reopen, number)

@@ -7,7 +7,7 @@ turn ends early to let others use the event loop, and where messages must be rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -16,9 +16,10 @@ import msgspec
 from goq import limits
 from goq.broker.group.coordinator import Coordinator
 from goq.broker.log.pending_appends import Appended
-from goq.broker.partition.leases import LeasedBatch, MessagesNotCached, OnlySkipped
+from goq.broker.partition.leases import LeasedBatch, MessagesNotCached, MustRepeat
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.partition_table import PartitionTable
+from goq.broker.topic.ready_partitions import ReadyPartitions
 from goq.broker.topic.stream_credit import CreditAccount
 from goq.broker.topic.waiters import Waiters
 from goq.config.topic import EffectiveSettings, Ordering
@@ -109,6 +110,7 @@ class TopicLeases:
         self,
         settings: EffectiveSettings,
         partitions: PartitionTable,
+        ready: ReadyPartitions,
         coordinator: Coordinator,
         waiters: Waiters,
         wake_group: Callable[[str], None],
@@ -116,6 +118,7 @@ class TopicLeases:
     ) -> None:
         self._settings = settings
         self._partitions = partitions
+        self._ready = ready
         self._coordinator = coordinator
         self._waiters = waiters
         self._wake_group = wake_group
@@ -132,7 +135,7 @@ class TopicLeases:
             except _Warm as warm:
                 warmed = warm.partition
                 await self._partitions[warmed].leases.warm(warm.offset, warm.messages)
-            except OnlySkipped:
+            except MustRepeat:
                 await asyncio.sleep(0)  # there may be millions to skip: yield to other tasks
             except _Rebuild as rebuild:
                 await self._partitions[rebuild.partition].rebuilt()
@@ -150,7 +153,7 @@ class TopicLeases:
                 more, is_paused = self._lease(group, request, None, left)
                 left = left.less(more)
                 leased += more
-        except (OnlySkipped, _Warm, _Rebuild, GoqError, OSError):
+        except (MustRepeat, _Warm, _Rebuild, GoqError, OSError):
             pass  # the next receive deals with it
         except BaseException:
             self.undo(group, leased)
@@ -189,6 +192,12 @@ class TopicLeases:
                 is_cut = True
                 break
             number = partition.identity.number
+            if not partition.ready_manager.is_ready_for(group):
+                if leased:
+                    is_cut = True
+                    break
+                raise _Rebuild(number)
+            self._ready.note_change(number, group)
             try:
                 found = partition.leases.receive(
                     group,
@@ -206,7 +215,7 @@ class TopicLeases:
                     is_cut = True
                     break  # return the cached ones; the next call reads the rest
                 raise _Warm(number, *error.missing) from None
-            except OnlySkipped:
+            except MustRepeat:
                 is_cut = is_paused = True
                 continue
             except (GoqError, OSError) as error:
@@ -227,7 +236,7 @@ class TopicLeases:
             self._waiters.wake_other(group, None if is_silent else request.consumer)
         is_paused = is_paused and messages > 0 and size_bytes > 0
         if is_cut and not leased:
-            raise OnlySkipped
+            raise MustRepeat
         if failed is not None and not leased:
             raise failed
         if leased and (is_cut or messages <= 0):
@@ -236,24 +245,22 @@ class TopicLeases:
 
     def _candidates(
         self, group: str, request: ReceiveRequest, warmed: int | None
-    ) -> Sequence[Partition]:
-        """Return the online partitions to lease from, by most urgent lane, else in cyclic order.
+    ) -> Iterator[Partition]:
+        """Return the partitions to lease from, by most urgent lane, else in cyclic order.
 
         The partition that was ``warmed`` for this receive comes first.
         """
+        by_lane = warmed is None and self._settings.topic.lane_weights is None
         if warmed is None:
             self._turn = (self._turn + 1) % self._partitions.count
         first = self._turn if warmed is None else warmed
-        partitions = [p for p in self._partitions.in_turn(first) if p.availability.error is None]
-        if self._has_members(group):
-            own = self._coordinator.partitions_for(group, request.member)
-            partitions = [p for p in partitions if p.identity.number in own]
-        for partition in partitions:
-            if not partition.ready_manager.is_ready_for(group):
-                raise _Rebuild(partition.identity.number)
-        if warmed is None and self._settings.topic.lane_weights is None and len(partitions) > 1:
-            partitions.sort(key=lambda partition: partition.leases.next_lane(group))
-        return partitions
+        if not self._ready.look(group):
+            raise MustRepeat
+        partitions = self._ready.in_order(group, first, by_lane=by_lane)
+        if not self._has_members(group):
+            return partitions
+        own = self._coordinator.partitions_for(group, request.member)
+        return (each for each in partitions if each.identity.number in own)
 
     def lease_at_once(self, group: str, request: ReceiveRequest) -> tuple[Leased, bool]:
         """Lease what is ready and in memory; return also whether the turn ended early.
@@ -262,7 +269,7 @@ class TopicLeases:
         """
         try:
             return self._lease(group, request, None)
-        except (OnlySkipped, _Warm, _Rebuild, GoqError, OSError):
+        except (MustRepeat, _Warm, _Rebuild, GoqError, OSError):
             return [], False  # a receive that may wait deals with it
 
     def _has_members(self, group: str) -> bool:

@@ -36,13 +36,6 @@ _attributes_of = partial(tuple.__new__, MessageAttributes)  # half as long as th
 ANY_RETRY = RetryRule()
 
 
-def may_select(group: Group) -> bool:
-    """Return whether a receive may find anything to do; the group has a scheduler already."""
-    scheduler = group.scheduler
-    assert isinstance(scheduler, FairScheduler)
-    return bool(len(group.retries) or group.locks.held_count) or scheduler.next_lane() is not None
-
-
 class Selector:
     """The selection of messages for one receive; the group has a scheduler already."""
 

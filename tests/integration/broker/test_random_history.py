@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from goq.broker.topic.ready_partitions import ReadyPartitions
 from goq.clock import ManualClock
 from tests.support.broker.harness import MemoryMetadata, broker_on, run
 from tests.support.broker.random_history import GROUP, TOPIC, Life
@@ -34,6 +35,17 @@ async def live(life: Life, metadata: MemoryMetadata, steps: int, *, alters: bool
             life.step_clock()
         else:
             await alter(life)
+        assert known_lanes(life) == true_lanes(life)
+
+
+def known_lanes(life: Life) -> dict[int, int]:
+    """Return where the next receive expects messages."""
+    return life.topic.receiver.ready_partitions.lanes(GROUP)
+
+
+def true_lanes(life: Life) -> dict[int, int]:
+    """Return where it would expect them had it to look at each partition."""
+    return ReadyPartitions(life.topic.partitions).lanes(GROUP)
 
 
 async def alter(life: Life) -> None:

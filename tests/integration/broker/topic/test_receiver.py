@@ -14,6 +14,7 @@ from goq.broker.topic import receiver as receiver_module
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.receiver import Receiver
 from goq.broker.topic.topic import Topic
+from goq.delivery.events.event import Acked, Trimmed
 from goq.errors import InvalidInput, ShuttingDown, TopicNotFound
 from goq.model import Message
 from tests.support.broker.harness import (
@@ -74,6 +75,40 @@ def on_node(
             )
 
     run(main())
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_trim_that_frees_a_tenant_is_seen_by_a_receive(tmp_path: Path, *, waits: bool) -> None:
+    async def test(node: Node) -> None:
+        await node.broker.topic_admin.alter("t", {"tenants.max_in_flight": "1"})
+        messages = [Message(value, tenant="a") for value in (b"first", b"second")]
+        await node.topic.publisher.publish_messages([RoutedMessage(0, each) for each in messages])
+        assert [value for *_, value in await node.ask()] == [b"first"]
+        assert await node.receiver.receive(GROUP, options(10)) == []
+        asked = [node.ask() for _ in range(waits)]
+        await node.waiting(len(asked))
+        await node.topic.partitions[0].record([Trimmed(1)])
+        asked = asked or [node.ask()]
+        assert [value for *_, value in await asked[0]] == [b"second"]
+
+    on_node(tmp_path, test)
+
+
+def test_a_partition_at_rest_is_looked_at_again_after_each_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(node: Node) -> None:
+        ready, partition = node.receiver.ready_partitions, node.topic.partitions[0]
+        assert ready.lanes(GROUP) == {}
+        looks = list[str]()
+        monkeypatch.setattr(partition.leases, "next_lane", looks.append)
+        ready.lanes(GROUP)
+        assert looks == []
+        await partition.record([Acked(GROUP, 1, [])])
+        ready.lanes(GROUP)
+        assert looks == [GROUP]
+
+    on_node(tmp_path, test)
 
 
 def test_a_receive_at_once_gets_what_is_ready_and_never_waits(tmp_path: Path) -> None:

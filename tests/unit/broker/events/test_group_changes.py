@@ -33,6 +33,14 @@ def test_what_is_about_all_groups_has_all_counted_once() -> None:
     assert changes.take() == set()
 
 
+def test_each_event_is_told_at_once_with_its_group_unless_it_changes_none() -> None:
+    told: list[str | None] = []
+    changes = GroupChanges(TopicStats(), told.append)
+    for event in (Acked("a", 1, [(0, 1)]), Matured(50, 60), Cancelled([(0, 1)])):
+        changes.on_event(event)
+    assert told == ["a", None]
+
+
 def test_without_a_watcher_nothing_is_kept_but_the_count_of_changes() -> None:
     stats = TopicStats()
     changes = GroupChanges(stats)

@@ -112,6 +112,7 @@ def settled(*what: object) -> tuple[object, ...]:
 
 
 OUTBOX = ("told", "on_outbox_entry")
+READY = ("told", "on_ready", None)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +139,8 @@ OUTBOX = ("told", "on_outbox_entry")
         ),
         (Reset("g", 4), [settled("g", None, 0, False)]),
         (GroupDeleted("g"), [settled("g", None, 0, False)]),
-        (Trimmed(12), [("ready", "trim", 12), settled(None, None, 0, False)]),
-        (Corrupted(1, 2, "bad"), [settled(None, None, 0, False)]),
+        (Trimmed(12), [("ready", "trim", 12), settled(None, None, 0, False), READY]),
+        (Corrupted(1, 2, "bad"), [settled(None, None, 0, False), READY]),
         (Cancelled([(1, 2)]), []),
     ],
 )

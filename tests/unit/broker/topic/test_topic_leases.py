@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from goq import limits
-from goq.broker.partition.leases import LeasedBatch, MessagesNotCached, OnlySkipped
+from goq.broker.partition.leases import LeasedBatch, MessagesNotCached, MustRepeat
+from goq.broker.topic.ready_partitions import ReadyPartitions
 from goq.broker.topic.topic_leases import Leased, ReceiveRequest, TopicLeases
 from goq.config.topic import Ordering
 from goq.delivery.group.group import member_id
@@ -22,7 +23,7 @@ class Part:
 
     def __init__(self, number: int, *given: int | Exception, lane: int = 1, **batch: Any) -> None:
         self.identity = SimpleNamespace(number=number)
-        self.availability = SimpleNamespace(error=None)
+        self.is_online = True
         self.ready_manager = SimpleNamespace(is_ready_for=lambda _group: self.is_ready)
         self.leases = self
         self.is_ready = True
@@ -70,10 +71,8 @@ class Part:
 
 class Table(dict[int, Part]):
     count = 3
-
-    def in_turn(self, first: int) -> list[Part]:
-        parts = list(self.values())
-        return parts[first:] + parts[:first]
+    change_count = 0
+    numbers = dict.keys
 
 
 class Woken:
@@ -110,7 +109,13 @@ def leases_of(
     table.count = len(parts)
     stand_ins: Any = woken
     leases = TopicLeases(
-        Settings(settings), table, stand_ins, stand_ins, woken.groups.append, woken.return_lease
+        Settings(settings),
+        table,
+        ReadyPartitions(table),
+        stand_ins,
+        stand_ins,
+        woken.groups.append,
+        woken.return_lease,
     )
     return leases, woken
 
@@ -150,6 +155,7 @@ def test_receives_begin_in_turn_and_where_the_most_urgent_message_is() -> None:
     leases, _ = leases_of(*parts)
     assert [receive(leases, request(1)) for _ in range(4)] == [{1: 1}, {2: 1}, {0: 1}, {1: 1}]
     parts[0].lane = 0
+    leases._ready.note_change(0, None)
     assert receive(leases, request(1)) == {0: 1}
     by_weight, _ = leases_of(Part(0, 1), Part(1, 1, lane=2), Part(2, 1), weights=(2, 1))
     assert receive(by_weight, request(1)) == {1: 1}
@@ -158,7 +164,7 @@ def test_receives_begin_in_turn_and_where_the_most_urgent_message_is() -> None:
 def test_a_partition_that_fails_or_is_offline_does_not_hide_what_others_have() -> None:
     broken = PartitionOffline("its disk failed")
     offline = Part(2, 5)
-    offline.availability.error = broken
+    offline.is_online = False
     leases, _ = leases_of(Part(0, broken), Part(1, 2), offline)
     assert receive(leases, request()) == {1: 2}
     alone, _ = leases_of(Part(0, broken), Part(1), offline)
@@ -167,11 +173,11 @@ def test_a_partition_that_fails_or_is_offline_does_not_hide_what_others_have() -
 
 
 def test_a_receive_that_finds_only_what_is_skipped_goes_on_until_it_has_a_message() -> None:
-    part, empty = Part(0, OnlySkipped(), OnlySkipped(), 4), Part(1)
+    part, empty = Part(0, MustRepeat(), MustRepeat(), 4), Part(1)
     leases, _ = leases_of(part, empty)
     assert receive(leases, request()) == {0: 4}
     assert len(part.asked) == 3
-    leases, _ = leases_of(Part(0, OnlySkipped(), lane=2), Part(1, 1))
+    leases, _ = leases_of(Part(0, MustRepeat(), lane=2), Part(1, 1))
     leased, is_paused = leases.lease_at_once("g", request())
     assert (counts(leased), is_paused) == ({1: 1}, True)
 
