@@ -15,6 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -145,7 +146,8 @@ class StoreCache:
         except BaseException as error:
             with self._lock:
                 self.size_bytes -= stored.size_bytes
-            self._disk.remove(path)
+            with suppress(FileNotFoundError):
+                self._disk.remove(path)
             if isinstance(error, FileNotFoundError) or not isinstance(error, OSError):
                 raise
             if is_full(error):

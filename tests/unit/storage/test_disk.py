@@ -309,6 +309,15 @@ def test_a_second_process_is_told_which_one_holds_the_folder(tmp_path: Path) -> 
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "locked\n"
 
 
+def test_the_lock_names_this_process_alone_after_one_with_a_longer_number(tmp_path: Path) -> None:
+    DataDirLock(tmp_path).release()
+    lock_file = tmp_path / "LOCK"
+    lock_file.write_text("99999999999\n")
+    lock = DataDirLock(tmp_path)
+    assert lock_file.read_text() == f"{os.getpid()}\n"
+    lock.release()
+
+
 def test_the_folder_cannot_be_locked_twice_by_one_process(tmp_path: Path) -> None:
     lock = DataDirLock(tmp_path)
     with pytest.raises(DataDirLocked, match=str(os.getpid())):

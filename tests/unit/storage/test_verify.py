@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from goq.config.topic import Fsync
+from goq.storage import verification
 from goq.storage.catalog.topic_catalog import topic_record
 from goq.storage.catalog.topic_file import write_topic_file
 from goq.storage.compaction.checkpoint import CleanerCheckpoint, write_checkpoint
 from goq.storage.disk import RealDisk
 from goq.storage.journal.journal import JOURNAL_DIR
-from goq.storage.journal.piece import DAMAGED_SUFFIX
+from goq.storage.journal.piece import DAMAGED_SUFFIX, PieceHeader, ScannedPiece
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import Segment
 from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
@@ -281,6 +282,20 @@ def test_a_file_that_may_not_be_read_is_told_and_the_others_are_verified(
     hidden = 3 if path.parts[-5] == "topics" else 0
     assert sum(each.report.frames for each in report.logs) == 18 - hidden
     assert damage_of(report) == {}
+
+
+def test_damage_within_the_journal_and_between_its_pieces_is_reported(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = [
+        ScannedPiece(Path("1.journal"), PieceHeader(False, 1, 1, 2), [], "a record is damaged"),
+        ScannedPiece(Path("2.journal"), PieceHeader(False, 1, 4, 2), [], None),
+    ]
+    monkeypatch.setattr(verification, "scan_pieces", lambda _disk, _directory: pieces)
+    assert folder.verify().problems == [
+        "1.journal: a record is damaged",
+        "1.journal: records 1 to 3 are missing",
+    ]
 
 
 def test_damage_of_the_journal_that_an_earlier_start_told_is_reported(folder: Folder) -> None:

@@ -174,6 +174,15 @@ def test_events_of_messages_that_are_lost_are_taken_back_durably(seed: int) -> N
     assert [(p.start, p.end) for p in again.state.group("g").outstanding()] == [(0, 2)]
 
 
+def test_leased_messages_without_key_and_tenant_hold_back_no_others_after_a_start() -> None:
+    disk = SimulatedDisk()
+    stored(disk, frame_of([b"v"] * 3), events=(Leased("g", "c", 10**15, [(0, 3, 1)]),))
+    logs = open_logs(FOLDER, disk, SETTINGS)
+    loaded = load_partition(logs, context_on(disk), SETTINGS)
+    assert loaded.state.group("g").attributes == {}
+    close(logs)
+
+
 def test_groups_whose_leases_overlap_know_the_keys_of_all_their_messages() -> None:
     keys = [b"%d" % number for number in range(6)]
     disk = SimulatedDisk()

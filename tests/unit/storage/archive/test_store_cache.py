@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from goq.errors import ArchiveUnreachable
+from goq.errors import ArchiveUnreachable, StorageFull
 from goq.storage.archive import store_cache
 from goq.storage.archive.store_cache import StoreCache
 from goq.storage.archive.stored_entry import StoredObject
@@ -95,6 +97,26 @@ def test_a_store_that_does_not_answer_is_not_asked_by_each_reader(
             cache.fetch(URL, each)
     assert (store.reads, cache.failures, cache.size_bytes) == (1, 1, 0)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_full_disk_is_told_as_such_and_not_as_a_store_that_does_not_answer(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    class FullDisk(RealDisk):
+        is_full = True
+
+        def make_dir(self, path: Path) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            super().make_dir(path)
+
+    disk, stored = FullDisk(), store.put(1)
+    cache = StoreCache(disk, tmp_path / "cache", SIZE_BYTES, stores=opened(store))
+    with pytest.raises(StorageFull, match="no room to read k1 of s3://bucket/prefix"):
+        cache.fetch(URL, stored)
+    assert (cache.failures, cache.size_bytes) == (0, 0)
+    disk.is_full = False
+    assert cache.fetch(URL, stored).read_bytes() == bytes([1]) * SIZE_BYTES
 
 
 @pytest.mark.parametrize("bad", [b"\x01" * (SIZE_BYTES - 1) + b"\x02", b"\x01" * 10, b""])
