@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from pathlib import Path
@@ -31,6 +31,7 @@ from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import GoqError, NotLeader, TopicNotFound
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
+from goq.storage.log.segment import Segment
 
 _log = logging.getLogger("goq.cluster")
 
@@ -308,14 +309,21 @@ class ReplicaManager:
         replica = self._replicas.get(key)
         return replica is not None and replica.is_segment_repairable(*sealed)
 
-    async def record_segments(self, key: PartitionKey, logs: PartitionLogs) -> None:
-        """Record all sealed segments of a replica in the manifest, if it can be written."""
+    async def record_segments(
+        self, key: PartitionKey, logs: PartitionLogs, merged: Sequence[Segment] = ()
+    ) -> None:
+        """Record all sealed segments of a replica in the manifest, if it can be written.
+
+        Of the messages the ``merged`` ones are none any more: another holds what they held.
+        """
         replica = self._replicas.get(key)
         follower = None if replica is None else replica.as_follower
         try:
             async with nullcontext() if follower is None else follower.manifest_lock:
                 for name, log in zip(LOGS, logs, strict=True):
                     await self._manifest.add(key, name, log.segments[:-1])
+                if merged:
+                    await self._manifest.remove(key, LOGS[0], merged)
         except (GoqError, OSError) as error:
             _log.warning("the manifest lacks segments of %s: %s", key, error)
 

@@ -9,7 +9,7 @@ frames: the cleaner checkpoint that covers them is removed first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from goq.errors import InvalidFrame
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.storage.compaction.checkpoint import forget_checkpoint
+from goq.storage.compaction.segment_merger import remove_merged
 from goq.storage.compaction.segment_rewriter import (
     SegmentWriter,
     install_generation,
@@ -115,31 +116,53 @@ def begins_gap(frames: Sequence[FrameView], gap: Gap) -> bool:
 def repair_segment(log: Log, segment: Segment, frames: Mapping[Gap, Sequence[FrameView]]) -> None:
     """Rewrite a sealed segment with frames in its gaps; what they do not fill stays damaged.
 
-    A gap as long as the segment replaces all of it. Blocks on the disk; no other thread may change
-    the log meanwhile. Raises ``OSError`` when the disk fails, with the segment unchanged, and
-    ``InvalidFrame`` for frames that are not of their gap.
+    Blocks on the disk; no other thread may change the log meanwhile. Raises ``OSError`` when the
+    disk fails, with the segment unchanged, and ``InvalidFrame`` for frames that are not of their
+    gap.
     """
     for gap, views in frames.items():
         if not begins_gap(views, gap):
             raise InvalidFrame(f"these frames do not begin the offsets {gap} of {segment.path}")
-    disk, time_before_us = log.reader.disk, log.reader.max_time_us_before(segment)
-    write = partial(_write, log=log, segment=segment, frames=frames)
-    new = write_generation(disk, [segment], time_before_us, write)
-    forget_checkpoint(disk, log.directory, segment.base_offset)
+    write = partial(_fill, log=log, segment=segment, frames=frames)
+    _replace(log, [segment], frames, write)
+
+
+def replace_range(log: Log, segments: Sequence[Segment], frames: Sequence[FrameView]) -> None:
+    """Replace sealed neighbours by one segment with other frames of all their offsets.
+
+    Blocks, and raises, as :func:`repair_segment`.
+    """
+    if not segments or any(segment not in log.segments for segment in segments):
+        raise InvalidFrame(f"segments of {log.directory} were deleted meanwhile")
+    gap = Gap(segments[0].base_offset, segments[-1].end_offset)
+    if not begins_gap(frames, gap) or frames[-1].header.end_offset != gap.end_offset:
+        raise InvalidFrame(f"these frames are not the offsets {gap} of {log.directory}")
+    _replace(log, segments, [gap], partial(_put, frames=frames))
+
+
+def _replace(
+    log: Log,
+    segments: Sequence[Segment],
+    gaps: Iterable[Gap],
+    write: Callable[[SegmentWriter], None],
+) -> None:
+    """Write neighbours again as one segment, as a merge does, with some gaps filled."""
+    disk, time_before_us = log.reader.disk, log.reader.max_time_us_before(segments[0])
+    new = write_generation(disk, segments, time_before_us, write)
+    forget_checkpoint(disk, log.directory, new.base_offset)
+    if len(segments) > 1:
+        disk.replace(new.merged_path, b"")
     install_generation(disk, new)
-    log.replace_segments([segment], new)
-    for gap in frames:
+    log.replace_segments(segments, new)
+    for gap in gaps:
         log.reader.clear_damage(*gap)
-    segment.remove(disk)
+    remove_merged(disk, segments, new)
 
 
-def _write(
+def _fill(
     writer: SegmentWriter, log: Log, segment: Segment, frames: Mapping[Gap, Sequence[FrameView]]
 ) -> None:
-    whole = frames.get(Gap(segment.base_offset, segment.end_offset))
-    if whole is not None:
-        _put(writer, whole)
-        return
+    """Write a segment with frames in its gaps."""
     disk = log.reader.disk
     scanner = Scanner(disk, segment.path, segment.size_bytes, chunk_bytes=limits.MIB)
     for place in scanner.frames(0, segment.base_offset):

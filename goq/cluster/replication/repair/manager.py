@@ -22,6 +22,7 @@ from goq import limits
 from goq.broker.partition.loader import PartitionLogs
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.frame_source import (
+    CopiedRange,
     FramesMerged,
     FrameSource,
     RepairCall,
@@ -41,6 +42,7 @@ from goq.storage.log.repair import (
     find_gaps,
     known_damage,
     repair_segment,
+    replace_range,
     scan_segment,
 )
 from goq.storage.log.segment import Segment
@@ -247,14 +249,19 @@ class RepairManager:
         """Repair the segment that holds some damage, as far as other replicas have the frames."""
         segments = log.segments
         segment = segments[segment_number(segments, damage.start_offset)]
-        found, lost = await self._find_frames(replica, which, log, segment)
-        if found and which == 0 and self._replicas.is_compacted(replica.key):
+        try:
+            found, lost = await self._find_frames(replica, which, log, segment)
+            must_copy = bool(found) and which == 0 and self._replicas.is_compacted(replica.key)
+        except FramesMerged:
+            must_copy = True
+        if must_copy:
             await self._copy_from_other(replica, log, segment)
             return
         if found:
             async with replica.logs_lock:
                 logs = _writable_logs(replica, which, log)
-                await self._change(replica, partial(_write, replica, which, log, segment, found))
+                work = partial(_repair, log, segment, found)
+                await self._change(replica, partial(_write, replica, which, log, work))
                 await self._replicas.record_segments(replica.key, logs)
             self._on_repaired(replica, which, found)
             if lost:  # the registry of damage has no part of what the new file lacks
@@ -268,7 +275,7 @@ class RepairManager:
             log.reader.clear_damage(damage.start_offset, damage.end_offset)
 
     async def _copy_from_other(self, replica: Replica, log: Log, segment: Segment) -> None:
-        """Replace all segments up to a damaged one with those of another replica, that one last.
+        """Replace all up to a damaged segment with what another replica has, that segment last.
 
         After compaction the logs of two replicas differ, and only what a reader makes of them is
         the same. A frame of the other replica may lack what voided a message here, or a frame here
@@ -283,32 +290,35 @@ class RepairManager:
             async with replica.logs_lock:
                 _writable_logs(replica, 0, log)
                 await self._change(replica, partial(_seal, replica, log, log.active))
-        segments = log.segments
-        others = [s for s in segments[:-1] if s is not segment and s.base_offset < end_offset]
-        whole = [Gap(s.base_offset, s.end_offset) for s in (*others, segment)]
         failures: list[str] = []
         for node in replica.other_nodes:
+            last: CopiedRange | None = None
             try:
-                for gap in whole:
-                    await self._replace(replica, node, log, gap)
+                async for copied in self._source.copy(node, replica, log, end_offset):
+                    if copied.gap.start_offset <= segment.base_offset < copied.gap.end_offset:
+                        last = copied
+                    else:
+                        await self._replace(replica, log, copied)
+                if last is not None:
+                    await self._replace(replica, log, last)
                 return
             except (GoqError, OSError, RepairDeferred, FramesMerged) as error:
                 failures.append(f"{node}: {error}")
         raise RepairDeferred("; ".join(failures) or "its assignment changed meanwhile")
 
-    async def _replace(self, replica: Replica, node: str, log: Log, gap: Gap) -> None:
-        """Replace a whole segment of the messages with that of another replica."""
-        frames = await self._source.find_on(node, replica, 0, log, gap)
-        if frames is None:
-            raise RepairDeferred(f"it has no frames of offsets {gap}")
+    async def _replace(self, replica: Replica, log: Log, copied: CopiedRange) -> None:
+        """Replace whole segments of the messages with what another replica has there."""
+        gap, frames = copied
         async with replica.logs_lock:
             logs = _writable_logs(replica, 0, log)
-            segment = next((s for s in log.segments if s.base_offset == gap.start_offset), None)
-            if segment is None:
-                raise RepairDeferred("its assignment changed meanwhile")
-            write = partial(_write, replica, 0, log, segment, {gap: frames})
-            await self._change(replica, write)
-            await self._replicas.record_segments(replica.key, logs)
+            segments = [
+                segment
+                for segment in log.segments[:-1]
+                if gap.start_offset <= segment.base_offset < gap.end_offset
+            ]
+            work = partial(replace_range, log, segments, frames)
+            await self._change(replica, partial(_write, replica, 0, log, work))
+            await self._replicas.record_segments(replica.key, logs, merged=segments[1:])
         self._on_repaired(replica, 0, {gap: frames})
 
     async def _change(self, replica: Replica, work: Callable[[], object]) -> None:
@@ -327,14 +337,7 @@ class RepairManager:
         found: dict[Gap, list[FrameView]] = {}
         lost: list[Gap] = []
         for gap in gaps:
-            try:
-                frames = await self._source.find(replica, which, log, gap)
-            except FramesMerged:  # compaction never merges frames across segments
-                whole = Gap(segment.base_offset, segment.end_offset)
-                frames = await self._source.find(replica, which, log, whole)
-                if frames is not None and frames[-1].header.end_offset == whole.end_offset:
-                    return {whole: frames}, []
-                frames = None
+            frames = await self._source.find(replica, which, log, gap)
             reached = gap.start_offset
             if frames is not None:
                 found[gap], reached = frames, frames[-1].header.end_offset
@@ -377,19 +380,15 @@ def _writable_logs(replica: Replica, which: int, log: Log) -> PartitionLogs:
     return open_logs.logs
 
 
-def _write(
-    replica: Replica, which: int, log: Log, segment: Segment, found: dict[Gap, list[FrameView]]
-) -> None:
-    """Write frames into gaps; runs in a thread while the replica's logs are kept open."""
+def _write(replica: Replica, which: int, log: Log, work: Callable[[], None]) -> None:
+    """Write frames into a log; runs in a thread while the replica's logs are kept open."""
     follower = replica.as_follower
-    if follower is None:
-        _write_locked(log, segment, found)
-        return
-    if follower.logs[which] is not log:
-        raise InvalidFrame("the log was reset meanwhile")
-    if which == 0:
-        follower.on_messages_repaired()
-    _write_locked(log, segment, found)
+    if follower is not None:
+        if follower.logs[which] is not log:
+            raise InvalidFrame("the log was reset meanwhile")
+        if which == 0:
+            follower.on_messages_repaired()
+    work()
 
 
 def _seal(replica: Replica, log: Log, segment: Segment) -> None:
@@ -399,7 +398,7 @@ def _seal(replica: Replica, log: Log, segment: Segment) -> None:
         log.roll()
 
 
-def _write_locked(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) -> None:
+def _repair(log: Log, segment: Segment, found: dict[Gap, list[FrameView]]) -> None:
     if segment not in log.segments:
         raise InvalidFrame("the segment was deleted meanwhile")
     if segment is log.active:

@@ -41,10 +41,12 @@ class RepairResponse(msgspec.Struct, frozen=True, array_like=True):
     """Frames follow, from the one that holds the first offset of the gap.
 
     Without frames, ``has_none`` says that this replica will never have them. Otherwise it does not
-    know, and may be asked again.
+    know, and may be asked again. ``rewrites`` is how often it has rewritten a segment of the log,
+    -1 from a version that does not say.
     """
 
     has_none: bool
+    rewrites: int = -1
 
 
 class ReplicaLogs(NamedTuple):
@@ -89,8 +91,10 @@ def answer_repair(
     if replica is None:
         return RepairResponse(has_none=False), []
     log, high_watermark = replica.logs[request.which], replica.high_watermarks[request.which]
-    reader = tiered_reader(request.key, request.which, log)
+    reader, rewrites = tiered_reader(request.key, request.which, log), log.rewrites.count
     found = read_gap(reader, request.gap, log.end_offset, limits.FETCH_LOG_BYTES_MAX)
+    if log.rewrites.count != rewrites:
+        return RepairResponse(has_none=False), []
     if not found.frames:
         return RepairResponse(has_none=True), []
     frames = found.frames
@@ -101,7 +105,7 @@ def answer_repair(
             for view in frames
             if view.header.end_offset <= high_watermark or view.header.leader_epoch == epoch
         ]
-    return RepairResponse(has_none=False), [view.buffer for view in frames]
+    return RepairResponse(has_none=False, rewrites=rewrites), [view.buffer for view in frames]
 
 
 def _epoch_around(request: RepairRequest) -> int | None:

@@ -9,6 +9,8 @@ from random import Random
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 
+_FIRST_EPOCH = 1
+
 Tell = Callable[[dict[PartitionKey, ReplicaAssignment]], None]
 
 
@@ -38,16 +40,22 @@ class Agreement:
         self._spread()
 
     def leave(self, node: str) -> None:
-        """A node has died."""
+        """A node has died; it stays in sync where no other can lead: nothing is written then."""
         self.live.pop(node, None)
         for key, part in self.parts.items():
-            in_sync = tuple(n for n in part.in_sync if n != node) or part.in_sync
+            if part.leader is None and part.leader_epoch > _FIRST_EPOCH:
+                continue
+            before, in_sync = part, tuple(n for n in part.in_sync if n != node) or part.in_sync
             if in_sync != part.in_sync:
                 returned = tuple(n for n in part.restarted if n != node)
                 part = self._put(key, part._replace(in_sync=in_sync, restarted=returned))
             if part.leader == node:
                 self._put(key, part._replace(leader=None, leader_epoch=part.leader_epoch + 1))
                 self._elect(key)
+                part = self.parts[key]
+                if part.leader is None:
+                    held = before._replace(leader=None, leader_epoch=part.leader_epoch)
+                    self._put(key, held._replace(version=part.version))
         self._spread()
 
     def depose(self, key: PartitionKey) -> None:

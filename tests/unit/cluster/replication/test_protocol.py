@@ -50,7 +50,7 @@ UPDATE_FORM = [KEY_FORM, 3, [4, 5], LOG_FORM, None, "", None]
             RepairRequest(KEY, 1, Gap(2, 3), SoundFrame(4, 5)),
             [KEY_FORM, 1, [2, 3], [4, 5], None],
         ),
-        (RepairResponse(has_none=True), [True]),
+        (RepairResponse(has_none=True), [True, -1]),
         (FollowerReport(1, None), [1, None]),
         (ReplicaReport("t", 2, True, 3, 4), ["t", 2, True, 3, 4, {}]),
         (ReplicaQuery(), [None, None]),

@@ -17,7 +17,7 @@ from goq.storage.compaction.checkpoint import (
     write_checkpoint,
 )
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.repair import Gap, read_gap, repair_segment
+from goq.storage.log.repair import Gap, read_gap, replace_range
 from goq.storage.log.replicated import append_replicated
 from tests.support.effort import first_of
 from tests.support.storage.compaction import TOMBSTONE_AGE_US, pass_over, served
@@ -57,7 +57,7 @@ def _copy_segments(log: Log, other: Log) -> None:
     for segment in log.segments[:-1]:
         gap = Gap(segment.base_offset, segment.end_offset)
         frames = read_gap(other.reader, gap, other.end_offset, 2**20).frames
-        repair_segment(log, segment, {gap: frames})
+        replace_range(log, [segment], frames)
 
 
 def _copy_behind_a_cut(log: Log, other: Log) -> None:

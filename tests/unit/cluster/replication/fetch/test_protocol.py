@@ -74,9 +74,12 @@ def test_a_repair_has_the_bytes_that_it_always_had() -> None:
     data = b"\x95\x93\xa1t\x01\x02\x01\x92\x02\x03\x92\x04\x05\xc0"
     assert encode_repair(request) == data
     assert decode_repair_request(data) == request
-    for has_none, answer in ((True, b"\x91\xc3"), (False, b"\x91\xc2")):
-        assert encode_repair(RepairResponse(has_none)) == answer
-        assert decode_repair_response(answer) == RepairResponse(has_none)
+    for has_none, answer in ((True, b"\x92\xc3\x07"), (False, b"\x92\xc2\x07")):
+        assert encode_repair(RepairResponse(has_none, 7)) == answer
+        assert decode_repair_response(answer) == RepairResponse(has_none, 7)
+        earlier, later = b"\x91" + answer[1:2], b"\x93" + answer[1:] + b"\xc0"
+        assert decode_repair_response(earlier) == RepairResponse(has_none, -1)
+        assert decode_repair_response(later) == RepairResponse(has_none, 7)
     with pytest.raises(InvalidFrame, match="no log 2"):
         decode_repair_request(data.replace(b"\x02\x01\x92", b"\x02\x02\x92"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from random import Random
@@ -29,6 +29,7 @@ from goq.storage.compaction.checkpoint import (
 )
 from goq.storage.log.log import Log
 from goq.storage.log.repair import Gap, scan_segment
+from goq.storage.log.segment import Segment
 from tests.support.eventually import until
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 from tests.support.storage.logs import append, frame_of, messages_of
@@ -58,7 +59,9 @@ class Node:
         self.time_ms = 0
         self.asked = 0
         self.answers = True
+        self.on_call: Callable[[], None] = lambda: None
         self.recorded = 0
+        self.merged: list[int] = []
         self.has_compaction = False
         host: Any = self
         self.replica = Replica(KEY, Path("/t/0"), host)
@@ -122,6 +125,7 @@ class Node:
 
     async def _call(self, _node: str, request: RepairRequest) -> tuple[RepairResponse, memoryview]:
         self.asked += 1
+        self.on_call()
         if not self.answers:
             raise Unavailable("it is down")
         replica = ReplicaLogs(self._other, LogOffsets(self._other.messages.end_offset, 0))
@@ -145,8 +149,11 @@ class Node:
     def is_compacted(self, _key: PartitionKey) -> bool:
         return self.has_compaction
 
-    async def record_segments(self, _key: PartitionKey, _logs: PartitionLogs) -> None:
+    async def record_segments(
+        self, _key: PartitionKey, _logs: PartitionLogs, merged: Sequence[Segment] = ()
+    ) -> None:
         self.recorded += 1
+        self.merged += [segment.base_offset for segment in merged]
 
     @staticmethod
     def tiered_reader(_key: PartitionKey, _which: int, log: Log) -> Any:
@@ -240,6 +247,55 @@ def test_a_compacted_segment_that_no_other_replica_has_whole_is_not_copied(
         assert node.repairs.damaged == {THIS}
         assert "b: it has no frames of offsets" in caplog.text
         assert await node.rest_ms() == 500
+
+    asyncio.run(run())
+
+
+def test_segments_that_another_replica_has_merged_are_one_segment_here_too() -> None:
+    async def run() -> None:
+        node = Node(others=0)
+        node.has_compaction = True
+        for _ in range(3):
+            node.add_segment(others=0)
+        for values in ([b"p"] * 2, [b"q"] * 2, [b"r"] * 2, [b"s"] * 6):  # 0, 2, 4 and 6
+            append(node._other.messages, [frame_of(values)])
+        node._other.messages.roll()
+        node.damage(4)
+        assert node.repairs.damaged == frozenset()
+        await node.check()
+        log = node.logs.messages
+        assert [each.base_offset for each in log.segments] == [0, 6, 9, 12]
+        assert node.values() == [b"p", b"p", b"q", b"q", b"r", b"r", *[b"here"] * 6]
+        assert node.merged == [3]
+        assert node.repairs.damaged == frozenset()
+        assert node.report().damaged_gaps == 0
+        log.close()
+        reopened = Log.open(log.directory, node.disk)
+        assert [each.base_offset for each in reopened.segments] == [0, 6, 9, 12]
+        assert not reopened.damage
+
+    asyncio.run(run())
+
+
+def test_a_replica_is_not_copied_in_part_before_a_rewrite_and_in_part_after_it() -> None:
+    async def run() -> None:
+        node = Node()
+        node.has_compaction = True
+        node.add_segment()
+        node.damage(4)
+        other = node._other.messages
+
+        def rewrite() -> None:
+            if node.asked == 3:
+                other.rewrites.record(other.segments[0])
+
+        node.on_call = rewrite
+        await node.check()
+        assert node.values() == [b"0", b"1", b"2", b"here", b"here"]
+        assert node.repairs.damaged == {THIS}
+        await node.rest_ms()
+        assert node.values()[-3:] == [b"there"] * 3
+        assert node.repairs.damaged == frozenset()
 
     asyncio.run(run())
 
