@@ -46,6 +46,7 @@ from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
 from goq.api.views.group_backlog import ReadyAges
+from goq.api.views.health import cluster_problems
 from goq.api.views.live.node_load import NodeLoadReader
 from goq.api.views.live.view import LiveView
 from goq.api.views.principal_usage import PrincipalUsage
@@ -125,6 +126,7 @@ class App:
             lambda: cluster is None or cluster.readiness.has_started,
             space,
             certificate,
+            list if cluster is None else partial(cluster_problems, cluster),
         )
         now_ms = broker.clock.wall_ms
         tokens = TokenManager(broker.metadata, now_ms)

@@ -77,7 +77,9 @@ class OperationRoutes:
         has_started: Callable[[], bool] = lambda: False,
         space: DiskSpace | None = None,
         certificate: ServerCertificate | None = None,
+        cluster_problems: Callable[[], list[ProblemOut]] = list,
     ) -> None:
+        self._cluster_problems = cluster_problems
         self._certificate = certificate
         self._space = space
         self._broker = broker
@@ -113,7 +115,7 @@ class OperationRoutes:
         """
         troubled = await troubled_topics(self._broker)
         offline, damaged = await offline_and_damaged(troubled)
-        problems = await problems_of(self._broker, troubled)
+        problems = [*await problems_of(self._broker, troubled), *self._cluster_problems()]
         space = SpaceState.OK if self._space is None else self._space.state
         is_degraded = offline or damaged or problems or space is SpaceState.FULL
         disk = "" if space is SpaceState.OK else str(space)

@@ -7,13 +7,16 @@ open console ask again and again. Work on the event loop is done in slices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from goq.broker.broker import Broker
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
+
+if TYPE_CHECKING:
+    from goq.cluster.cluster_node import ClusterNode
 
 LOOK_STEP: Final = 32
 """So many topics without trouble are looked at before a look at the time."""
@@ -88,6 +91,24 @@ async def problems_of(broker: Broker, topics: Sequence[Topic]) -> list[ProblemOu
         problems += [
             ProblemOut("journal", "damaged", text, advice) for text in broker.journal.problems
         ]
+    return problems
+
+
+def cluster_problems(cluster: ClusterNode) -> list[ProblemOut]:
+    """Return what keeps a node of a cluster from leading, and its replicas that are not open."""
+    problems: list[ProblemOut] = []
+    if reason := cluster.disk_health.reason:
+        advice = (
+            "other nodes lead meanwhile, and this one leads again once its disk takes writes: see"
+            " its log and the system's, and replace a disk that goes on failing"
+        )
+        problems.append(ProblemOut("node", "unfit", f"it leads nothing: {reason}", advice))
+    advice = "the node tries again every second; the others go on without this replica"
+    problems += [
+        ProblemOut(f"{replica.key.topic}:{replica.key.number}", "offline", reason, advice)
+        for replica in cluster.replicas
+        if (reason := str(replica.failure or ""))
+    ]
     return problems
 
 
