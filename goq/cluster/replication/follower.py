@@ -95,6 +95,8 @@ class FollowerReplica:
         for log in logs:  # segments roll where the leader's do
             log.config = replace(log.config, segment_bytes=_NEVER, segment_age_ms=_NEVER)
         self._reopen = reopen
+        self._detached: list[tuple[Log, Segment]] = []
+        """Segments that a log has dropped and whose files are not removed yet."""
         self._rewrites = -1
         self._is_whole_copy = logs.messages.end_offset == logs.messages.start_offset
         self._leader_starts = [log.start_offset for log in logs]
@@ -162,10 +164,27 @@ class FollowerReplica:
         return None
 
     def delete_segment(self, which: int, segment: Segment) -> None:
-        """Delete the oldest segment, unless another one has taken its place."""
+        """Delete the oldest segment, unless another one has taken its place.
+
+        After an ``OSError`` the log is without it, and :meth:`remove_detached` is to be tried.
+        """
         log = self._logs[which]
         if log.segments[0] is segment and segment is not log.active:
-            log.remove(log.detach_before(segment.end_offset))
+            self._detached += [(log, each) for each in log.detach_before(segment.end_offset)]
+            self.remove_detached()
+
+    @property
+    def has_detached(self) -> bool:
+        """Whether files of deleted segments are left."""
+        return bool(self._detached)
+
+    def remove_detached(self) -> None:
+        """Remove the files of deleted segments, as far as they are left."""
+        while self._detached:
+            log, segment = self._detached[0]
+            if log in self._logs:  # else the log began anew, without any of its files
+                log.remove([segment])
+            del self._detached[0]
 
     def apply(self, update: PartitionUpdate, frames: memoryview) -> None:
         """Store an update; ``frames`` are those of both logs, the messages first.

@@ -65,21 +65,30 @@ class FollowerRetention:
 
     async def _run(self) -> None:
         pause_s = _PAUSE_S_MIN
-        while not self._is_stopping and (expired := self._follower.expired_segment()) is not None:
+        while not self._is_stopping:
+            expired = self._follower.expired_segment()
+            if expired is None and not self._follower.has_detached:
+                return
             try:
-                await self._check_whole(expired)
-                if await self._archive(*expired):
-                    await self._check_whole(expired)  # the archived copy may be of bad frames
-                    await self._delete(*expired)
+                if self._follower.has_detached:
+                    await self._change(self._follower.remove_detached)
+                if expired is not None:
+                    await self._archive_and_delete(expired)
                 pause_s = _PAUSE_S_MIN
             except _NeedsRepair:
                 await self._pause(pause_s)
             except (GoqError, OSError) as error:
                 _log.warning(
-                    "%s is kept longer than on its leader: %s", expired.segment.path, error
+                    "%s keeps files longer than on its leader: %s", self._follower.key, error
                 )
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    async def _archive_and_delete(self, expired: SealedSegment) -> None:
+        await self._check_whole(expired)
+        if await self._archive(*expired):
+            await self._check_whole(expired)  # the archived copy may be of bad frames
+            await self._delete(*expired)
 
     async def _check_whole(self, expired: SealedSegment) -> None:
         """Raise ``_NeedsRepair`` for a segment that will be archived and can be repaired first."""
@@ -105,8 +114,11 @@ class FollowerRetention:
         key, log = self._follower.key, LOGS[which]
         async with self._follower.manifest_lock:
             await self._manifest.remove(key, log, [segment])
-            delete = partial(self._follower.delete_segment, which, segment)
-            await self._follower.log_lock.run(partial(self._in_thread, delete))
+            await self._change(partial(self._follower.delete_segment, which, segment))
+
+    async def _change(self, work: Callable[[], None]) -> None:
+        """Run work that changes the follower's logs in a thread, while nothing else does."""
+        await self._follower.log_lock.run(partial(self._in_thread, work))
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

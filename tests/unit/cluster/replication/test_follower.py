@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -248,6 +249,26 @@ def test_only_the_oldest_segment_is_deleted_and_never_the_one_that_is_written() 
     for segment in (first, first, second, active):
         follower.delete_segment(0, segment)
     assert list(log.segments) == [active]
+
+
+def test_files_that_could_not_be_removed_are_known_until_they_are() -> None:
+    follower = follower_with([frame(0)])
+    log = follower.logs.messages
+    disk = log.reader.disk
+    assert isinstance(disk, SimulatedDisk)
+    log.roll()
+    give(follower, [frame(log.end_offset)], epoch=2)
+    first = log.segments[0]
+    disk.fault = lambda operation, _path: errno.EMFILE if operation == "remove" else None
+    with pytest.raises(OSError, match="Too many open files"):
+        follower.delete_segment(0, first)
+    assert log.segments[0] is not first
+    assert follower.has_detached
+    disk.fault = lambda _operation, _path: None
+    assert first.path in disk.paths()
+    follower.remove_detached()
+    assert not follower.has_detached
+    assert first.path not in disk.paths()
 
 
 def test_what_begins_anew_is_told_before_as_a_log_that_may_lose_segments() -> None:

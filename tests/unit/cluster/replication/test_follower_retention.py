@@ -60,6 +60,8 @@ class Node:
         self.faults: list[Exception] = []
         self.archiving: asyncio.Event | None = None
         self.needs_repair = set[int]()
+        self.refusals: list[Exception] = []
+        self.has_detached = False
         manifest: Any = SimpleNamespace(
             is_archived=lambda _key: is_archived, archive_segment=self._archive, remove=self._remove
         )
@@ -99,7 +101,17 @@ class Node:
     def delete_segment(self, which: int, segment: Segment) -> None:
         assert (self.manifest_lock.locked(), self.log_lock.is_held) == (True, True)
         assert self.expired.pop(0) == (which, segment)
+        self.has_detached = bool(self.refusals)
+        if self.refusals:
+            raise self.refusals.pop()
         self.steps.append(("delete", ("messages", "events")[which], segment.base_offset))
+
+    def remove_detached(self) -> None:
+        assert self.log_lock.is_held
+        if self.refusals:
+            raise self.refusals.pop()
+        self.has_detached = False
+        self.steps.append(("remove", "", 0))
 
 
 def steps_of(log: str, offset: int) -> list[tuple[str, str, int]]:
@@ -125,6 +137,18 @@ def test_what_cannot_be_archived_is_kept_and_tried_again(fault: Exception) -> No
         node.faults = [fault, fault, fault]
         await until(lambda: node.retention.is_done)
         assert node.steps == [*steps_of("messages", 0), *steps_of("events", 0)]
+
+    run(test())
+
+
+def test_files_of_a_deleted_segment_that_could_not_be_removed_are_removed_by_the_next_try() -> None:
+    async def test() -> None:
+        node = Node(segments=1)
+        node.expired = node.expired[:1]
+        node.refusals = [OSError("no descriptors"), OSError("no descriptors")]
+        await until(lambda: node.retention.is_done)
+        archived = steps_of("messages", 0)[:2]
+        assert node.steps == [*archived, ("remove", "", 0)]
 
     run(test())
 
