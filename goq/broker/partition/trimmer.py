@@ -69,8 +69,16 @@ class Trimmer:
         """Return the offset before which :meth:`trim` would delete everything."""
         return _last_sealed_end(self._messages.log, offset)
 
-    async def trim(self, offset: int, forget: Forget = _forget_nothing) -> list[Segment]:
-        """Delete the message segments that end at or before ``offset``; return them."""
+    async def trim(
+        self,
+        offset: int,
+        forget: Forget = _forget_nothing,
+        on_deleted: Callable[[Sequence[Segment]], None] = lambda _segments: None,
+    ) -> list[Segment]:
+        """Delete the message segments that end at or before ``offset``; return them.
+
+        ``on_deleted`` gets them once their messages are gone, also if their files stay for now.
+        """
         messages = self._messages.log
         end = self.trimmed_end(offset)
         if end <= messages.start_offset:
@@ -78,6 +86,7 @@ class Trimmer:
         await self._events.record([Trimmed(end)], is_vital=True)
         deleted = messages.detach_before(end)
         self._unfinished.append(_Detached(self._messages, deleted, forget))
+        on_deleted(deleted)
         await self.finish()
         return deleted
 

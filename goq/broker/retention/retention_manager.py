@@ -370,12 +370,14 @@ class RetentionManager:
 
     async def _trim(self, topic: Topic, partition: Partition, offset: int) -> None:
         unread = await _unread_counts(topic, partition, partition.trimmer.trimmed_end(offset))
-        deleted = await partition.trimmer.trim(
-            offset, partial(self._forget_segments, partition.identity, "messages")
-        )
-        topic.stats.deleted_messages += sum(segment.message_count for segment in deleted)
-        for name, count in unread.items() if deleted else ():
-            topic.stats.groups[name].deleted_unread_messages += count
+
+        def count(deleted: Sequence[Segment]) -> None:
+            topic.stats.deleted_messages += sum(segment.message_count for segment in deleted)
+            for name, unread_count in unread.items():
+                topic.stats.groups[name].deleted_unread_messages += unread_count
+
+        forget = partial(self._forget_segments, partition.identity, "messages")
+        await partition.trimmer.trim(offset, forget, count)
 
     async def _trim_events(self, topic: Topic, partition: Partition) -> None:
         """Delete the events of deleted messages, archived first if the topic has an archive."""

@@ -383,7 +383,8 @@ def test_files_that_a_full_disk_left_are_removed_at_the_next_look(
         async with broker_on(tmp_path, clock=clock) as broker:
             topic = await broker.topic_admin.create("t", 1)
             partition = await six_segments(topic)
-            folder = message_log(partition).directory
+            log = message_log(partition)
+            folder, deleted_count = log.directory, log.segments[5].base_offset
             delete_segments, refusals = broker.metadata.delete_segments, [StorageFull("no room")]
 
             async def refuse_once(keys: Any) -> None:
@@ -397,9 +398,11 @@ def test_files_that_a_full_disk_left_are_removed_at_the_next_look(
                 await broker.topic_admin.alter("t", {"retention.bytes": "64KiB"})
                 await until(lambda: topic.stats.retention_stalls > 0)
                 assert partition.log_start_offset == 5
+                assert topic.stats.deleted_messages == deleted_count
                 assert len(list(folder.glob("*.log"))) == 7
                 while len(list(folder.glob("*.log"))) != 2:
                     assert await pauses.end() <= 60
+                assert topic.stats.deleted_messages == deleted_count
 
             await with_retention_manager(broker, clock, work)
 
