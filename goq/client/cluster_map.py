@@ -8,6 +8,7 @@ answer itself. A leader that does not answer is skipped for 2 s, and another nod
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ import msgspec
 
 VERSION_HEADER: Final = "goq-cluster"
 LEADER_HEADER: Final = "goq-leader"
+_VERSION: Final = re.compile("[0-9]{1,18}")
 _SKIP_S: Final = 2.0
 _REFRESH_S: Final = 1.0
 
@@ -90,7 +92,7 @@ class ClusterMap:
 
     def hear(self, version: str | None) -> None:
         """Note the metadata version of an answer, None where it has none."""
-        if version is not None and version.isascii() and version.isdigit():
+        if version is not None and _VERSION.fullmatch(version):
             self._newest = max(self._newest or 0, int(version))
 
     def wants(self, topic: str) -> bool:

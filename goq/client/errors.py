@@ -35,6 +35,9 @@ from goq.http.client.response_reader import ResponseHeaders
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What the decoders of answers raise for bytes that no node sends."""
+_RETRY_AFTER_MS_MAX: Final = 366 * 86_400_000
+"""A year; a server may send a number of any length."""
+_DIGITS_MAX: Final = 9
 _PLAIN: Final = "http://"
 _TITLE: Final = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
 _BY_STATUS: dict[int, type[GoqError]] = {
@@ -122,13 +125,12 @@ def error_of_answer(answer: Answer, server: str) -> GoqError:
         proxy = answer.headers.get("server")  # a node does not send this header
         name = f"{server} (by {proxy[:50]}, before the node)" if proxy else server
         detail = f"{name} answered with status {answer.status}: {_excerpt(answer.body)}"
-    return kind(
-        detail,
-        field=problem.field,
-        retry_after_ms=problem.retry_after_ms
-        if problem.retry_after_ms is not None
-        else _retry_after_ms(answer.headers),
-    )
+    retry_after_ms = problem.retry_after_ms
+    if retry_after_ms is None:
+        retry_after_ms = _retry_after_ms(answer.headers)
+    if retry_after_ms is not None:
+        retry_after_ms = min(retry_after_ms, _RETRY_AFTER_MS_MAX)
+    return kind(detail, field=problem.field, retry_after_ms=retry_after_ms)
 
 
 def _excerpt(body: bytes) -> str:
@@ -185,4 +187,6 @@ def unreadable(server: str, error: Exception) -> GoqError:
 
 def _retry_after_ms(headers: ResponseHeaders) -> int | None:
     seconds = headers.get("retry-after") or ""
-    return int(seconds) * 1000 if seconds.isascii() and seconds.isdigit() else None
+    if not seconds.isascii() or not seconds.isdigit():
+        return None
+    return int(seconds) * 1000 if len(seconds) < _DIGITS_MAX else _RETRY_AFTER_MS_MAX

@@ -19,6 +19,7 @@ from goq.errors import (
     NotFound,
     StorageFull,
     TimedOut,
+    TooManyRequests,
     Unavailable,
 )
 from tests.support.client.fake_node import FakeNode, Refused
@@ -115,6 +116,17 @@ def test_retry_after_counts_where_the_problem_says_nothing() -> None:
         with pytest.raises(Unavailable) as raised:
             client.list_topics()
         assert raised.value.retry_after_ms == 7000
+
+
+def test_a_pause_of_any_length_is_the_error_that_the_server_gave() -> None:
+    header = b"HTTP/1.1 429 Busy\r\nRetry-After: %b\r\nContent-Length: 0\r\n\r\n"
+    body = b'{"code":"too_many_requests","detail":"busy","retry_after_ms":%b}' % (b"9" * 400)
+    head = b"HTTP/1.1 429 Busy\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for answer in (header % (b"9" * 400), header % (b"9" * 5000), head + body):
+        with ScriptedServer([[answer]]) as server, Client(server.url, retries="1s") as client:
+            with pytest.raises(TooManyRequests):
+                client.list_topics()
+            assert len(server.requests) == 1
 
 
 def test_servers_are_taken_in_turn(node: FakeNode) -> None:

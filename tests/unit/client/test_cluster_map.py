@@ -51,6 +51,7 @@ def test_a_node_that_says_nothing_of_a_cluster_is_never_asked_about_one() -> Non
     known = ClusterMap([A], Clock())
     known.hear(None)
     known.hear("not a version")
+    known.hear("9" * 5000)
     known.failed(A, answered=False)
     assert not known.is_cluster
     assert not known.wants("orders")
