@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from goq.access.token_manager import TokenManager
 from goq.access.token_table import TokenTable
 from goq.api.access_control import AccessControl
@@ -45,6 +47,7 @@ from goq.api.routes.search import SearchRoutes
 from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
+from goq.api.routing_policy import ToAllLeaders
 from goq.api.views.group_backlog import ReadyAges
 from goq.api.views.health import cluster_problems
 from goq.api.views.live.node_load import NodeLoadReader
@@ -173,6 +176,7 @@ class App:
             *ClusterRoutes(view).routes(),
             *operations.routes(),
         ]
+        routes = [_refusing_in_part(route, broker) for route in routes]
         operations.describe(routes)
         internal: list[Route] = []
         if cluster is not None:
@@ -243,6 +247,23 @@ class App:
         self.router.stop_waiting()
         if self.access is not None:
             self.access.close()
+
+
+def _refusing_in_part(route: Route, broker: Broker) -> Route:
+    """Have a route that answers for all partitions refuse while one cannot be opened here."""
+    policy, handler = route.routing, route.handler
+    if not isinstance(policy, ToAllLeaders) or not policy.needs_all:
+        return route
+
+    async def handle(request: Request, *values: str) -> Response:
+        if policy.partition_of is None or policy.partition_of(request) is None:
+            topic = broker.topics.get(policy.topic_of(request, values) or "")
+            if topic is not None:
+                topic.partitions.check_all_open()
+        answer = handler(request, *values)
+        return answer if isinstance(answer, Response) else await answer
+
+    return replace(route, handler=handle)
 
 
 def _opened(queue: StartQueue, route: Route, values: Sequence[str]) -> Awaitable[None] | None:

@@ -274,7 +274,6 @@ class GroupRoutes:
         check_name(group, "group")
         one = asked.partition
         if one is None:
-            topic.partitions.check_all_open()
             done = decode_partitions(request.headers.get(DONE, "0"))
             chosen = [p for p in topic.partitions.here() if p.identity.number not in done]
         else:

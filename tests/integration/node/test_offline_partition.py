@@ -64,6 +64,38 @@ def test_a_search_that_may_miss_a_message_is_refused(tmp_path: Path, query: str)
         assert node.request("GET", f"/v1/topics/t/trace?{query}").status == 404
 
 
+GROUP_PATH = "/v1/topics/t/groups"
+WHOLE = {
+    "groups": GROUP_PATH,
+    "group": f"{GROUP_PATH}/g",
+    "peek": f"{GROUP_PATH}/g/peek?state=ready",
+    "scheduled": "/v1/topics/t/scheduled",
+    "history": "/v1/topics/t/history",
+    "grep": "/v1/topics/t/search?text=in",
+    "producer": "/v1/topics/t/producers/7",
+}
+
+
+def test_what_is_said_of_a_whole_topic_is_refused_while_a_partition_is_offline(
+    tmp_path: Path,
+) -> None:
+    with running_node(tmp_path) as node:
+        node.call("POST", "/v1/topics", {"name": "t", "partitions": 2})
+        publish(node, "t", "in 1", "more", partition=1)
+        node.call("PUT", f"{GROUP_PATH}/g", {"settings": {}})
+        sound = {what: node.request("GET", path).status for what, path in WHOLE.items()}
+    assert sound == dict.fromkeys(WHOLE, 200)
+    (topic_dir(tmp_path, "t") / "1" / "messages" / f"{1:020d}.log").write_bytes(b"")
+    with running_node(tmp_path) as node:
+        answers = {what: node.request("GET", path) for what, path in WHOLE.items()}
+        codes = {what: answer.json.get("code") for what, answer in answers.items()}
+        assert codes == dict.fromkeys(WHOLE, "partition_offline")
+        reset = f"{GROUP_PATH}/g/reset"
+        assert node.request("POST", reset, {"to": "earliest"}).status == 503
+        assert node.request("POST", reset, {"to": "earliest", "partition": 0}).status == 200
+        node.call("GET", "/v1/topics/t")
+
+
 def test_only_the_owner_of_an_offline_partition_is_told(tmp_path: Path) -> None:
     with with_dead(tmp_path, 1) as node:
         group = "/v1/topics/t/groups/g"
