@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -135,8 +136,9 @@ class ClusterSource:
         loop, turns = asyncio.get_running_loop(), asyncio.Semaphore(_PLANS_AT_ONCE)
 
         async def plan(topic: PlannedTopic, number: int) -> PlannedLog:
+            plan_log = partial(self._cluster.plan_log, topic, number, which)
             async with turns:
-                found = await self._cluster.plan_log(topic, number, which)
+                found = await plan_log()
             blocking = _BlockingReader(loop, self._stopped)
             where = Path(topic.folder, str(number), LOG_NAMES[which])
             return PlannedLog(
@@ -145,6 +147,7 @@ class ClusterSource:
                 lambda: [
                     blocking.planned(where, file) for file in blocking.call(found.list_archived)
                 ],
+                lambda: blocking.call(plan_log).files[0].base_offset,
             )
 
         places = [(topic, number) for topic in topics for number in topic.numbers]

@@ -146,9 +146,9 @@ class NodeBackups:
 
         Tries that come further than any before do not count: a backup that takes hours meets many
         files that retention has deleted. If waiting for a partition does not help, the others are
-        backed up.
+        backed up. A partition whose messages go faster than they are copied is empty there.
         """
-        tries, furthest, is_partial, is_planned = 0, 0, False, False
+        tries, furthest, is_partial, is_planned, may_be_empty = 0, 0, False, False, False
         while True:
             copied: list[StoredPartition] = []
             try:
@@ -156,7 +156,7 @@ class NodeBackups:
                 plans = await self._source.plan(is_partial=is_partial)
                 is_planned = True
                 for partition in (each for plan in plans for each in plan.partitions):
-                    copying = builder.writer.copy_partition(partition)
+                    copying = builder.writer.copy_partition(partition, may_be_empty=may_be_empty)
                     copied.append(await self._source.copy(copying))
             except (GoqError, OSError) as error:
                 if len(copied) > furthest:
@@ -164,6 +164,9 @@ class NodeBackups:
                 tries += 1
                 pause_s = self._source.retry_pause_s(error, tries)
                 if pause_s is None:
+                    if isinstance(error, FileNotFoundError) and not may_be_empty:
+                        tries, may_be_empty = 0, True
+                        continue
                     if is_partial or is_planned or not isinstance(error, Unavailable):
                         raise
                     tries, is_partial = 0, True

@@ -183,7 +183,12 @@ def plan_partition(disk: Disk, archive_dir: Path, topic: Topic, number: int) -> 
 def _plan_log(disk: Disk, reader: LogReader, archive_dir: Path) -> PlannedLog:
     segments = reader.segments
     list_archived = partial(list_archived_files, disk, archive_dir)
-    return PlannedLog(segments[-1].end_offset, segment_files(disk, reader), list_archived)
+    return PlannedLog(
+        segments[-1].end_offset,
+        segment_files(disk, reader),
+        list_archived,
+        lambda: reader.segments[0].base_offset,
+    )
 
 
 def segment_files(disk: Disk, reader: LogReader) -> list[PlannedFile]:

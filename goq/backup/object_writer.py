@@ -82,23 +82,55 @@ class ObjectWriter:
         """Stop the thread."""
         self._hashing.shutdown()
 
-    def copy_partition(self, planned: PlannedPartition) -> Generator[int, None, StoredPartition]:
+    def copy_partition(
+        self, planned: PlannedPartition, *, may_be_empty: bool = False
+    ) -> Generator[int, None, StoredPartition]:
         """Copy the files of a partition; yield the bytes of each piece.
 
-        Raises ``FileNotFoundError`` for a segment that was deleted meanwhile: plan again.
+        Messages that retention has deleted meanwhile are left out. Raises ``FileNotFoundError`` if
+        all were, unless the copy ``may_be_empty``, and for any other file that is gone: plan again.
         """
         place = (planned.topic_folder, planned.number)
-        messages = yield from self._copy_log(place, "messages", planned.messages)
-        events = yield from self._copy_log(place, "events", planned.events)
-        return StoredPartition(planned.number, messages, events)
+        # First the events: all of them are needed, and retention deletes them last.
+        events = yield from self._copy_segments(place, "events", planned.events)
+        messages = yield from self._copy_messages(place, planned.messages, may_be_empty)
+        return StoredPartition(
+            planned.number,
+            (yield from self._with_archived(place, "messages", planned.messages, messages)),
+            (yield from self._with_archived(place, "events", planned.events, events)),
+        )
 
-    def _copy_log(
+    def _copy_segments(
         self, place: tuple[str, int], name: str, planned: PlannedLog
-    ) -> Generator[int, None, StoredLog]:
+    ) -> Generator[int, None, list[StoredFile]]:
         segments = []
         for file in planned.files:
             key = FileKey(*place, name, False, file.base_offset, file.generation)
             segments.append((yield from self._copy(key, file)))
+        return segments
+
+    def _copy_messages(
+        self, place: tuple[str, int], planned: PlannedLog, may_be_empty: bool
+    ) -> Generator[int, None, list[StoredFile]]:
+        """Copy what is left of the planned messages; the oldest are deleted first."""
+        left = planned
+        while True:
+            try:
+                return (yield from self._copy_segments(place, "messages", left))
+            except FileNotFoundError:
+                start_offset = planned.start_now()
+                if start_offset <= left.files[0].base_offset:
+                    raise
+                kept = [each for each in left.files if each.base_offset >= start_offset]
+                if not kept and not may_be_empty:
+                    raise
+                left = left._replace(files=kept)
+                if not kept:
+                    return [StoredFile(planned.end_offset, 0, "", 0, 0)]
+
+    def _with_archived(
+        self, place: tuple[str, int], name: str, planned: PlannedLog, segments: list[StoredFile]
+    ) -> Generator[int, None, StoredLog]:
         archived = []
         # after the segments: retention archives a segment before it deletes it
         for file in planned.list_archived():

@@ -52,12 +52,14 @@ class PlannedLog(NamedTuple):
     """A log up to ``end_offset``.
 
     ``list_archived`` blocks. Call it once the segments are copied: retention archives a segment
-    before it deletes it.
+    before it deletes it. ``start_now`` blocks too, and returns where the log begins by now; that
+    of a stopped node does not move.
     """
 
     end_offset: int
     files: Sequence[PlannedFile]
     list_archived: Callable[[], Sequence[PlannedFile]]
+    start_now: Callable[[], int] = lambda: 0
 
 
 class PlannedPartition(NamedTuple):

@@ -180,6 +180,62 @@ def test_a_backup_ends_though_a_segment_of_each_partition_goes_before_it_is_copi
     assert values == {(number, b"%d" % number) for number in range(8)}
 
 
+@pytest.mark.parametrize("turnover", [False, True])
+def test_what_retention_deletes_meanwhile_is_left_out_and_the_rest_is_backed_up(
+    running: goq.Node,
+    q: Client,
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    turnover: bool,
+) -> None:
+    monkeypatch.setattr(node_source, "PLAN_TRIES", 2)
+    q.create_topic("orders", partitions=1)
+    q.create_topic("other", partitions=1)
+    q.publish("other", b"kept")
+    on_loop, broker = running._thread.call, running._thread._server.broker
+    assert broker is not None
+    partition = broker.topic("orders").partitions[0]
+
+    def publish_segment(name: str) -> None:
+        q.publish("orders", name.encode())
+        on_loop(partition.trimmer.roll)
+
+    for number in range(4):
+        publish_segment(f"before {number}")
+    for message in q.receive("orders", "g", max_messages=3):
+        message.ack()
+    plan_partition, real, plans = node_source.plan_partition, node_source._advance, [False]
+
+    def planned(*arguments: Any) -> Any:
+        plans.append(True)
+        return plan_partition(*arguments)
+
+    def advance(copying: Any, step_s: float) -> Any:  # everything is planned by now
+        if plans[-1]:
+            plans.append(False)
+            publish_segment("after")
+            ends = partition.log_end_offset, partition.log_start_offset + 1
+            on_loop(partial(partition.trimmer.trim, ends[0] if turnover else ends[1]))
+        return real(copying, step_s)
+
+    monkeypatch.setattr(node_source, "plan_partition", planned)
+    monkeypatch.setattr(node_source, "_advance", advance)
+    q.create_backup()
+    with (
+        goq.Node(restored(folder, tmp_path / "new"), settings=SETTINGS) as node,
+        node.client() as new,
+    ):
+        assert [m.value for m in new.read_log("other")] == [b"kept"]
+        left = [m.value for m in new.read_log("orders")]
+        assert left == ([] if turnover else [b"before 1", b"before 2", b"before 3"])
+        group = new.describe_group("orders", "g")
+        assert group.lag == (0 if turnover else 1)
+        new.publish("orders", b"new")
+        received = [m.value for m in new.receive("orders", "g", max_messages=9)]
+        assert received == [*left[2:], b"new"]
+
+
 def test_a_message_that_moves_between_topics_meanwhile_is_not_lost(
     q: Client, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
