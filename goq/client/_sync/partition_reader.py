@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,9 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
-from goq.units import format_duration_ms
+from goq.units import format_duration_ms, format_time_us
+
+_log = logging.getLogger("goq.client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,20 @@ class PartitionsOwner(Protocol):
         """Tell that messages cannot be read."""
 
 
+class _LastMessage(NamedTuple):
+    """The last message that was read, and the frame that it came in."""
+
+    offset: int
+    leader_epoch: int
+    append_time_us: int
+
+    @classmethod
+    def of(cls, frame: FrameView) -> _LastMessage:
+        """Return the last message of a frame."""
+        header = frame.header
+        return cls(header.end_offset - 1, header.leader_epoch, header.append_time_us)
+
+
 class PartitionReader:
     """One partition, read batch by batch."""
 
@@ -132,6 +149,7 @@ class PartitionReader:
         self._log = log
         self._span = span
         self._end: int | None = None
+        self._last: _LastMessage | None = None
         self._waiting: deque[FrameView | DamagedRange] = deque()
 
     def next_frame(self) -> FoundFrame | None:
@@ -170,14 +188,58 @@ class PartitionReader:
         return messages_of(self.topic, self.partition, frame, self.lanes)
 
     def read_on(self, http: Http, wait_ms: int) -> ReadBatch:
-        """Return new messages, of any time, perhaps none; move behind them."""
-        return self._read(LogRange(self.position), http, wait_ms)
+        """Return new messages, of any time, perhaps none; move behind them.
+
+        An unclean election may cut the log before this position, and its leader gives new messages
+        the offsets that others had. They are those that came later than the last one read.
+        """
+        before = self.position
+        last = self._last = self._last or self._message_before(before, http)
+        piece = self._read(LogRange(before), http, wait_ms)
+        if last is None or not self._was_cut(last, piece, http):
+            return piece
+        newer = LogRange(from_time=format_time_us(last.append_time_us + 1))
+        piece = self._read(newer, http, wait_ms)
+        if piece.frames:
+            _log.warning(
+                "partition %d of %s was cut before offset %d, which was read: its leader was"
+                " elected uncleanly; what is new is read from offset %d on",
+                self.partition,
+                self.topic,
+                last.offset,
+                piece.frames[0].header.base_offset,
+            )
+        else:  # a former leader lacks messages too: nothing is read twice
+            self.position, self._last = before, last
+        return piece
+
+    def _message_before(self, offset: int | None, http: Http) -> _LastMessage | None:
+        found = self._frame_at(offset - 1, http) if offset else None
+        return None if found is None else _LastMessage.of(found)
+
+    def _was_cut(self, last: _LastMessage, piece: ReadBatch, http: Http) -> bool:
+        """Whether the last message that was read is gone, and not by retention or compaction."""
+        if piece.frames and piece.frames[0].header.leader_epoch == last.leader_epoch:
+            return False
+        if not piece.frames:
+            return piece.end <= last.offset
+        found = self._frame_at(last.offset, http)
+        return found is not None and found.header.leader_epoch != last.leader_epoch
+
+    def _frame_at(self, offset: int, http: Http) -> FrameView | None:
+        """Return the frame that has an offset, from that on; None if there is none."""
+        span = LogRange(offset)
+        piece = read(http, self.topic, self.partition, span, limit=1, wait_ms=0)
+        frames = [frame for frame in piece.frames if frame.header.base_offset <= offset]
+        return frames[0] if frames else None
 
     def _read(self, span: LogRange, http: Http, wait_ms: int) -> ReadBatch:
         limit = self._log.limit
         piece = read(http, self.topic, self.partition, span, limit=limit, wait_ms=wait_ms)
         self.position = piece.next
         self.lanes = piece.lanes
+        if piece.frames:
+            self._last = _LastMessage.of(piece.frames[-1])
         return piece
 
 
