@@ -111,5 +111,8 @@ class ManualClock:
         self.jumped_us += step_ms * 1000
 
     def advance_ms(self, step_ms: int) -> None:
-        """Move the clock by ``step_ms``, which may be negative."""
-        self.now_us += step_ms * 1000
+        """Advance the time by ``step_ms``; a negative step sets the clock back."""
+        if step_ms < 0:
+            self.jump_ms(step_ms)
+        else:
+            self.now_us += step_ms * 1000

@@ -1,8 +1,8 @@
-"""Change of the clock that a partition's deadlines are by: another node leads, with another clock.
+"""Change of the clock that a partition's deadlines are by: another one leads, or it was set.
 
 Deadlines of leases and due times of retries are wall time of the leader that recorded them. The
-clock of a new leader may be ahead or behind. So it moves these times by the difference of the
-clocks, and records the move as an event.
+clock of a new leader may be ahead or behind, and the leader's own may be set. So the leader moves
+these times by the difference of the clocks, and records the move as an event.
 
 Two bounds hold, whatever the clocks show:
 
@@ -12,6 +12,9 @@ Two bounds hold, whatever the clocks show:
 - No lease ends before its time by more than ``CLOCK_SKEW_WARN_MS``: a smaller difference moves
   nothing. If the difference is not known, a lease gets the whole rest from the last event on. A
   retry then keeps its time within the first bound, because no consumer holds it.
+
+For a node that starts again the first bound holds, too: its clock may have been set back meanwhile.
+One that was set forward cannot be told from a node that was down for long.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from collections.abc import Callable
 
 from goq import limits
 from goq.delivery.events.event import ClockChanged
-from goq.delivery.group.group import Group
 from goq.delivery.partition_state import PartitionState
 
 AheadOf = Callable[[str], int | None]
@@ -45,11 +47,13 @@ def clock_change(
     ``now_ms`` is by that clock. ``last_event_us`` is the time of the last event, by the clock of
     ``state.clock_node``; None without any.
     """
-    if state.clock_node == node:
-        return None
-    if last_event_us is None or not any(map(_has_times, state.groups.values())):
-        return ClockChanged(node)
+    is_own = state.clock_node == node
+    if last_event_us is None or not _has_times(state):
+        return None if is_own else ClockChanged(node)
     longest_ms = now_ms - last_event_us // 1000
+    if is_own:
+        shift_ms = min(0, _shift(longest_ms))
+        return ClockChanged(node, shift_ms, shift_ms) if shift_ms else None
     ahead_ms = ahead_of(state.clock_node)
     if ahead_ms is None:
         return ClockChanged(node, _shift(longest_ms), _shift(min(0, longest_ms)))
@@ -57,8 +61,15 @@ def clock_change(
     return ClockChanged(node, shift_ms, shift_ms)
 
 
-def _has_times(group: Group) -> bool:
-    return bool(group.leases) or len(group.retries) > 0
+def clock_set(state: PartitionState, step_ms: int) -> ClockChanged | None:
+    """Return the event for a clock that was set ahead by so much, or back; None without times."""
+    if not _has_times(state):
+        return None
+    return ClockChanged(state.clock_node, step_ms, step_ms)
+
+
+def _has_times(state: PartitionState) -> bool:
+    return any(group.leases or len(group.retries) for group in state.groups.values())
 
 
 def _shift(difference_ms: int) -> int:

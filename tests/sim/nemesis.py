@@ -175,11 +175,11 @@ class Nemesis:
         machine = self._cluster.machines[self.targets.one()]
         step_ms = self._random.choice([-2000, -300, 300, 2000])
         machine.clock.wall_us()
-        machine.clock.advance_ms(step_ms)
+        machine.clock.jump_ms(step_ms)
         self._checks.clock_was_set()
         await asyncio.sleep(self._random.uniform(0.2, 3))
         machine.clock.wall_us()
-        machine.clock.advance_ms(-step_ms)
+        machine.clock.jump_ms(-step_ms)
         self._checks.clock_was_set()
 
     async def _fill_disk(self) -> None:

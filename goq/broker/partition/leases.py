@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from goq import limits
+from goq.broker.events.deadline_clock import DeadlineClock
 from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.recorded_acks import split_recorded
 from goq.broker.events.search import IndexedEventLog
@@ -103,6 +104,7 @@ class Leases:
         availability: Availability,
         ready: ReadyStateManager,
         writer: EventWriter,
+        clock: DeadlineClock,
         frames: PartitionFrames,
         changes: GroupChanges,
         *,
@@ -116,6 +118,7 @@ class Leases:
         self._availability = availability
         self._ready = ready
         self._writer = writer
+        self._clock = clock
         self._frames = frames
         self._changes = changes
         self._note_damage = note_damage
@@ -162,7 +165,7 @@ class Leases:
         ``MustRepeat`` when the caller should repeat the call.
         """
         self.check_room()
-        now_ms = self._context.clock.wall_ms()
+        now_ms = self._clock.now_ms()
         settings = self._callbacks.settings_of(group_name)
         group = self._state.ensure_group(group_name)
         ready = self._ready.current
@@ -288,6 +291,7 @@ class Leases:
 
     def extend(self, group: str, receipts: Iterable[Receipt], deadline_ms: int) -> Settling:
         """Set a new deadline for leased messages."""
+        self._clock.now_ms()  # the deadline is by the clock as it is now
         return self._settle(group, extend(self._state, group, receipts, deadline_ms))
 
     def nack(
@@ -304,7 +308,7 @@ class Leases:
 
     def release(self, group: str, receipts: Iterable[Receipt]) -> Settling:
         """Return leased messages at once, without counting an attempt."""
-        now_ms = self._context.clock.wall_ms()
+        now_ms = self._clock.now_ms()
         return self._settle(group, release(self._state, group, receipts, now_ms))
 
     def _settle(self, group: str, settled: Settlement) -> Settling:
@@ -334,9 +338,7 @@ class Leases:
         """Release leased messages that were never delivered, without counting an attempt."""
         is_writable = self._availability.error is None and self._writer.has_room
         if group in self._state.groups and is_writable:
-            event = release_undelivered(
-                self._state, group, token, spans, self._context.clock.wall_ms()
-            )
+            event = release_undelivered(self._state, group, token, spans, self._clock.now_ms())
             if event is not None:
                 self._writer.record([event])
                 self._callbacks.on_ready(group)
@@ -374,7 +376,7 @@ class Leases:
         )
 
     def _failure_now(self, group: str, delay_ms: int | None, reason: str) -> FailureContext:
-        failing = self.failure_context(group, self._context.clock.wall_ms())
+        failing = self.failure_context(group, self._clock.now_ms())
         return failing._replace(delay_ms=delay_ms, reason=reason)
 
     def _skip(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from goq.broker.events.damage_recorder import DamageRecorder
+from goq.broker.events.deadline_clock import DeadlineClock
 from goq.broker.events.group_changes import GroupChanges
 from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.events.writer import EventWriter
@@ -117,8 +118,17 @@ class Partition:
         self._damage = DamageRecorder(
             loaded.state, callbacks, self.availability, self._writer, self.group_changes
         )
-        self.leases = Leases(*parts, frames, self.group_changes, note_damage=self._damage.record)
-        self._timers = Timers(*parts, self.leases, stats)
+        self._clock = DeadlineClock(
+            context.clock,
+            loaded.state,
+            self._writer,
+            self.availability,
+            on_moved=lambda: self._timers.arm_all(),
+        )
+        self.leases = Leases(
+            *parts, self._clock, frames, self.group_changes, note_damage=self._damage.record
+        )
+        self._timers = Timers(*parts, self._clock, self.leases, stats)
         self.appender = Appender(
             *parts,
             stats,
@@ -144,21 +154,13 @@ class Partition:
         self._timers.arm_all()
 
     def take_over_times(self, node: str, last_event_us: int | None, ahead_of: AheadOf) -> None:
-        """Convert deadlines and due times of retries to the clock of this node, ``node``.
+        """Convert deadlines and due times of retries to the clock of this node, and follow it.
 
-        Call it before any other event. ``last_event_us`` is the time of the last event in the log.
+        ``node`` is the name under which the clock is recorded. Call it before any other event.
+        ``last_event_us`` is the time of the last event in the log.
         """
         now_ms = self._context.clock.wall_ms()
-        event = clock_change(self._state, node, now_ms, last_event_us, ahead_of)
-        if event is None:
-            return
-        has_shift = bool(event.lease_shift_ms or event.retry_shift_ms)
-        if has_shift and self._writer.has_room:
-            self._writer.record([event])
-        else:  # if lost, the next leader decides as this one did
-            self._writer.record_later(event)
-        if has_shift:
-            self._timers.arm_all()
+        self._clock.follow(clock_change(self._state, node, now_ms, last_event_us, ahead_of))
 
     # Availability
 

@@ -15,6 +15,7 @@ import asyncio
 from functools import partial
 from heapq import heappop, heappush
 
+from goq.broker.events.deadline_clock import DeadlineClock
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition.leases import Leases
 from goq.broker.partition.loader import LoadedPartition
@@ -42,6 +43,7 @@ class Timers:
         availability: Availability,
         ready: ReadyStateManager,
         writer: EventWriter,
+        clock: DeadlineClock,
         leases: Leases,
         stats: TopicStats,
     ) -> None:
@@ -52,6 +54,7 @@ class Timers:
         self._availability = availability
         self._ready = ready
         self._writer = writer
+        self._clock = clock
         self._leases = leases
         self._stats = stats
         self._loop = asyncio.get_running_loop()
@@ -102,7 +105,7 @@ class Timers:
         self._timer = None
         if self._availability.error is not None:
             return
-        now_ms = self._context.clock.wall_ms()
+        now_ms = self._clock.now_ms()
         if not self._writer.has_room:
             self.arm(now_ms + _TIMER_MS_MAX)
             return

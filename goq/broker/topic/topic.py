@@ -201,10 +201,7 @@ class Topic:
         loaded = await asyncio.get_running_loop().run_in_executor(
             context.executor, load_partition, logs, context, self.settings
         )
-        partition = self._partition(number, loaded, context, leadership)
-        if leadership.node:
-            partition.take_over_times(leadership.node, loaded.last_event_us, leadership.ahead_of)
-        self.partitions.put(partition)
+        self.partitions.put(self._partition(number, loaded, context, leadership))
         self.coordinator.on_partitions_added()
         self.coordinator.on_reopened(number)
         self.receiver.wake()
@@ -249,6 +246,11 @@ class Topic:
         partition = Partition(
             identity, loaded, context, callbacks, self.settings, self.stats, quorums
         )
+        if leadership is None:
+            clock_node = loaded.state.clock_node
+            partition.take_over_times(clock_node, loaded.last_event_us, is_ahead_unknown)
+        elif leadership.node:
+            partition.take_over_times(leadership.node, loaded.last_event_us, leadership.ahead_of)
         outbox_worker = OutboxWorker(
             partition,
             partial(self._targets, self),

@@ -1,7 +1,8 @@
 """A broker under everything at once, on a clock that steps, told to the ledger that all tests use.
 
-The ledger's times only rise: they are the latest that the wall clock has shown so far, so what is
-due by a clock that was set back counts from the clock as it is, and is never asked for sooner.
+The ledger's times only rise: they are of a clock that is not set. So a lease and a retry have their
+length by it, whatever the wall clock does. That one is only set back, so a due time by it is never
+asked for sooner.
 """
 
 from __future__ import annotations
@@ -47,13 +48,17 @@ class Life:
         self.held: dict[Receipt, None] = {}
         self.shown: list[str] = []
         self._record = self.ledger.producer("p")
-        self._latest_us = clock.wall_us()
+        self._latest_us = clock.uptime_us()
 
     @property
     def latest_us(self) -> int:
-        """The latest time that the clock has shown, and later than any that was asked for."""
-        self._latest_us = max(self._latest_us + 1, self.clock.wall_us())
+        """The time that has passed, and later than any that was asked for."""
+        self._latest_us = max(self._latest_us + 1, self.clock.uptime_us())
         return self._latest_us
+
+    def _told_us(self, wall_ms: int) -> int:
+        """Return a time of the wall clock as it is now, by the clock of the ledger."""
+        return wall_ms * 1000 - self.clock.jumped_us
 
     def bind(self, broker: Broker) -> None:
         """Go on with a broker that was started."""
@@ -80,7 +85,9 @@ class Life:
                     due_ms = self.clock.wall_ms() + self.chance.choice((5, 500, HOUR_MS // 2))
             value = b"%d" % len(self._record.sent)
             sent.append(
-                self._record.sending(value, key, lane=lane, tenant=tenant, due_us=due_ms * 1000)
+                self._record.sending(
+                    value, key, lane=lane, tenant=tenant, due_us=due_ms and self._told_us(due_ms)
+                )
             )
             message = Message(value, key, lane=lane, tenant=tenant, deliver_at_ms=due_ms)
             partition = 0 if key is None and self.chance.random() < 0.5 else None
@@ -94,7 +101,8 @@ class Life:
     async def receive(self, count: int | None = None, visibility_ms: int | None = None) -> int:
         """Lease some messages; return how many came."""
         visibility_ms = visibility_ms or self.chance.choice((20, 500, 30_000, HOUR_MS))
-        asked_us, deadline_us = self.latest_us, (self.clock.wall_ms() + visibility_ms) * 1000
+        asked_us = self.latest_us
+        deadline_us = self._told_us(self.clock.wall_ms() + visibility_ms)
         found = await self.topic.receiver.receive(
             GROUP, options(count or self.chance.randint(1, 8), visibility_ms=visibility_ms)
         )
@@ -112,8 +120,7 @@ class Life:
     async def settle(self, verb: Verb, chosen: Sequence[Receipt], lasts_ms: int = 0) -> None:
         """Ack, nack, extend or reject, also what is not leased any more."""
         asked_us = self.latest_us
-        lasts_us = (self.clock.wall_ms() + lasts_ms) * 1000 - asked_us
-
+        lasts_us = self._told_us(self.clock.wall_ms() + lasts_ms) - asked_us
         settler = self.topic.settler
         if verb == "ack":
             done, failed = await settler.acknowledge(GROUP, chosen)
@@ -172,7 +179,7 @@ class Life:
         except Conflict:
             outcome = Outcome.REFUSED
         self.ledger.marks.append(
-            Marked(verb, place, due_ms * 1000, asked_us, self.latest_us, outcome)  # type: ignore[arg-type]
+            Marked(verb, place, self._told_us(due_ms), asked_us, self.latest_us, outcome)  # type: ignore[arg-type]
         )
 
     def step_clock(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from goq import limits
-from goq.delivery.clock_change import clock_change, is_ahead_unknown
+from goq.delivery.clock_change import clock_change, clock_set, is_ahead_unknown
 from goq.delivery.events.event import (
     ClockChanged,
     Expired,
@@ -130,3 +130,24 @@ def test_many_leases_and_retries_move_together() -> None:
     group = state.groups["g"]
     assert group.retries.advance(NOW_MS + 7 - HOUR_MS)
     assert group.leased_count == group.retries.message_count == count // 2
+
+
+@pytest.mark.parametrize("back_ms", [1000, HOUR_MS, 9000 * HOUR_MS])
+def test_a_node_whose_clock_was_set_back_before_it_started_moves_its_own_times_back(
+    back_ms: int,
+) -> None:
+    state = state_with_lease(NOW_MS + 5000, NOW_MS + 7000)
+    event = clock_change(state, "a", NOW_MS - back_ms, NOW_MS * 1000, is_ahead_unknown)
+    assert event == ClockChanged("a", -back_ms, -back_ms)
+
+
+@pytest.mark.parametrize("later_ms", [-limits.CLOCK_SKEW_WARN_MS, 0, HOUR_MS])
+def test_a_node_that_starts_later_moves_none_of_its_own_times(later_ms: int) -> None:
+    state = state_with_lease(NOW_MS + 5000, NOW_MS + 7000)
+    assert clock_change(state, "a", NOW_MS + later_ms, NOW_MS * 1000, is_ahead_unknown) is None
+
+
+def test_a_clock_that_is_set_moves_times_only_where_there_are_any() -> None:
+    state = state_with_lease(NOW_MS + 5000, NOW_MS + 7000)
+    assert clock_set(state, -1000) == ClockChanged("a", -1000, -1000)
+    assert clock_set(PartitionState(), -1000) is None

@@ -6,22 +6,95 @@ from pathlib import Path
 
 import pytest
 
+from goq.broker.broker import Broker
 from goq.broker.partition import timers as timers_module
 from goq.broker.partition.ready_state import ReadyState
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from tests.support.broker.harness import (
+    MemoryMetadata,
     ack,
     broker_on,
     leased,
     options,
     publish,
     quiet,
+    receipts,
     run,
+    settle_nacked,
 )
 from tests.support.broker.partition_internals import event_log, state_of
 from tests.support.eventually import until
+
+DAY_MS = 86_400_000
+
+
+async def lease_one_and_nack_one(broker: Broker) -> None:
+    """Leave one message of a new topic leased for 10 s, and one waiting for as long."""
+    topic = await broker.topic_admin.create("t")
+    await publish(topic, b"a", b"b")
+    await topic.receiver.receive("g", options(1, visibility_ms=10_000))
+    found = await topic.receiver.receive("g", options(1))
+    await settle_nacked(topic, "g", receipts(found), 10_000)
+
+
+async def check_that_both_end(broker: Broker, clock: ManualClock, left_ms: int) -> None:
+    """Check that the lease and the wait end in so many milliseconds, and neither before."""
+    (partition,) = broker.topic("t").partitions
+    clock.advance_ms(left_ms - 1)
+    partition._timers._on_time()
+    counts = partition.group_counts("g", clock.wall_ms())
+    assert (counts.leased, counts.retry, counts.ready) == (1, 1, 0)
+    clock.advance_ms(1)
+    partition._timers._on_time()
+    await until(lambda: partition.group_counts("g", clock.wall_ms()).ready == 2)
+
+
+@pytest.mark.parametrize("step_ms", [-400 * DAY_MS, -300, 300, 400 * DAY_MS])
+def test_a_lease_keeps_its_length_and_a_retry_its_wait_when_the_clock_is_set(
+    tmp_path: Path, step_ms: int
+) -> None:
+    async def main() -> None:
+        clock = ManualClock(4_000_000_000_000_000)
+        async with broker_on(tmp_path, clock=clock) as broker:
+            await lease_one_and_nack_one(broker)
+            clock.jump_ms(step_ms)
+            await check_that_both_end(broker, clock, 10_000)
+
+    run(main())
+
+
+def test_a_lease_keeps_its_length_when_the_clock_was_set_back_before_a_restart(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        clock, metadata = ManualClock(4_000_000_000_000_000), MemoryMetadata()
+        async with broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
+            await lease_one_and_nack_one(broker)
+        clock.jump_ms(-400 * DAY_MS)
+        async with broker_on(tmp_path, clock=clock, metadata=metadata) as broker:
+            await check_that_both_end(broker, clock, 10_000)
+
+    run(main())
+
+
+def test_an_extended_lease_has_its_new_length_by_a_clock_that_was_set_before(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        clock = ManualClock(4_000_000_000_000_000)
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.topic_admin.create("t")
+            await publish(topic, b"a")
+            found = await topic.receiver.receive("g", options(visibility_ms=10_000))
+            clock.jump_ms(-DAY_MS)
+            await topic.settler.extend("g", receipts(found), clock.wall_ms() + 60_000)
+            (partition,) = topic.partitions
+            (lease,) = state_of(partition).groups["g"].leases.values()
+            assert [part.time_ms for part in lease.parts] == [clock.wall_ms() + 60_000]
+
+    run(main())
 
 
 def test_a_timer_is_set_for_leases_that_are_held_and_not_for_those_that_have_ended(
