@@ -246,6 +246,7 @@ SCHEDULE_RETRY_MS: Final = 1_000  # after what may succeed later
 SCHEDULES_AT_ONCE: Final = 16
 SCHEDULE_RUNS_MAX: Final = 100  # in one change of the metadata
 SCHEDULE_PROBLEM_CHARS_MAX: Final = 300
+SCHEDULE_AHEAD_MS_MAX: Final = 600_000  # of a time that was published for; more: the clock was set
 SCHEDULE_CHECK_MS: Final = 60_000  # between looks at the clock, which may be set
 CRON_CHARS_MAX: Final = 200
 AUDIT_WAIT_S: Final = 5.0  # for a record to be stored, then the action is refused

@@ -45,6 +45,10 @@ class ScheduleRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """When the schedule is due."""
         return Timetable(self.cron, self.tz, self.every_ms, self.created_ms)
 
+    def is_ahead_of(self, time_ms: int) -> bool:
+        """Whether it has published for times so far ahead that the clock was set back since."""
+        return self.done_until_ms - time_ms > limits.SCHEDULE_AHEAD_MS_MAX
+
     @property
     def done_until_ms(self) -> int:
         """The time after which due times count."""
@@ -88,9 +92,15 @@ def with_runs(
     schedules: Mapping[str, ScheduleRecord], runs: Mapping[str, ScheduleRun]
 ) -> dict[str, ScheduleRecord]:
     """Return the schedules after some runs; those of schedules that are gone are left out."""
-    after = dict(schedules)
-    for name, run in runs.items():
-        known = after.get(name)
-        if known is not None and run.due_ms > known.last_due_ms:
-            after[name] = replace(known, last_due_ms=run.due_ms, problem=run.problem)
-    return after
+    known = {name: schedules[name] for name in runs if name in schedules}
+    return {**schedules, **{name: with_run(each, runs[name]) for name, each in known.items()}}
+
+
+def with_run(record: ScheduleRecord, run: ScheduleRun) -> ScheduleRecord:
+    """Return a schedule after a run. An earlier one than the last changes nothing, unless the clock
+    was set back."""
+    if record.is_ahead_of(run.due_ms):
+        record = replace(record, last_due_ms=0, resumed_ms=min(record.resumed_ms, run.due_ms))
+    if run.due_ms <= record.last_due_ms:
+        return record
+    return replace(record, last_due_ms=run.due_ms, problem=run.problem)

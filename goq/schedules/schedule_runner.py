@@ -6,6 +6,9 @@ When a time is published for, that is recorded in the store; the record bounds w
 
 A refusal that a retry may overcome is tried again until it succeeds; any other is recorded as the
 schedule's problem, and its next time is tried as usual.
+
+A clock that was ahead leaves schedules that are done until then. Once it is set back, they go on
+from the time at which that is noticed.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import NamedTuple
 from goq import limits
 from goq.errors import GoqError
 from goq.schedules.schedule_manager import ScheduleStore
-from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
+from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun, with_run
 
 _log = logging.getLogger("goq.schedules")
 
@@ -54,6 +57,7 @@ class ScheduleRunner:
         self._plans: dict[str, _Plan] = {}
         self._retries_ms: dict[str, int] = {}
         self._unrecorded: dict[str, ScheduleRun] = {}
+        self._set_back_ms: dict[str, int] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(limits.SCHEDULES_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
@@ -103,29 +107,32 @@ class ScheduleRunner:
                 self._changed.set()
         schedules = self._store.schedules
         active = [record for record in schedules.values() if not record.paused_ms]
-        await self._plan(active)
+        await self._plan(active, self._now_ms())
         now_ms = self._now_ms()
         wait_ms = limits.SCHEDULE_CHECK_MS
         for record in active:
             next_ms = self._plans[record.name].next_ms
             if next_ms is None or record.name in self._under_way:
                 continue
-            next_ms = max(next_ms, self._retries_ms.get(record.name, 0))
+            retry_ms = self._retries_ms.get(record.name, 0)
+            if retry_ms - now_ms <= limits.SCHEDULE_AHEAD_MS_MAX:  # else the clock was set back
+                next_ms = max(next_ms, retry_ms)
             if next_ms > now_ms:
                 wait_ms = min(wait_ms, next_ms - now_ms)
             else:
                 self._begin(record, now_ms)
         return wait_ms
 
-    async def _plan(self, active: list[ScheduleRecord]) -> None:
+    async def _plan(self, active: list[ScheduleRecord], now_ms: int) -> None:
         """Bring the next times up to date: of cron lines in a thread, for some look far ahead."""
         names = {record.name for record in active}
         for name in self._plans.keys() - names:
             del self._plans[name]
             self._retries_ms.pop(name, None)
+            self._set_back_ms.pop(name, None)
         stale = []
         for record in active:
-            known, after_ms = self._plans.get(record.name), self._done_until_ms(record)
+            known, after_ms = self._plans.get(record.name), self._done_until_ms(record, now_ms)
             if known is None or known.record is not record or known.after_ms != after_ms:
                 stale.append((record, after_ms))
         if stale:
@@ -134,12 +141,18 @@ class ScheduleRunner:
             )
             self._plans.update((plan.record.name, plan) for plan in plans)
 
-    def _done_until_ms(self, record: ScheduleRecord) -> int:
+    def _done_until_ms(self, record: ScheduleRecord, now_ms: int) -> int:
         run = self._unrecorded.get(record.name)
-        return record.done_until_ms if run is None else max(record.done_until_ms, run.due_ms)
+        known = record if run is None else with_run(record, run)
+        if not known.is_ahead_of(now_ms):
+            self._set_back_ms.pop(record.name, None)
+            return known.done_until_ms
+        noticed_ms = self._set_back_ms.get(record.name, now_ms)
+        self._set_back_ms[record.name] = min(noticed_ms, now_ms)  # it may be set back further
+        return self._set_back_ms[record.name]
 
     def _begin(self, record: ScheduleRecord, now_ms: int) -> None:
-        after_ms = self._done_until_ms(record)
+        after_ms = self._done_until_ms(record, now_ms)
         task = asyncio.get_running_loop().create_task(self._publish_due(record, after_ms, now_ms))
         self._under_way[record.name] = task
 
@@ -166,7 +179,8 @@ class ScheduleRunner:
                     self._unrecorded[name] = ScheduleRun(due_ms, problem)
             self._retries_ms.pop(name, None)
         except GoqError as error:
-            pause_ms = max(limits.SCHEDULE_RETRY_MS, error.retry_after_ms or 0)
+            asked_ms = min(error.retry_after_ms or 0, limits.SCHEDULE_AHEAD_MS_MAX)
+            pause_ms = max(limits.SCHEDULE_RETRY_MS, asked_ms)
             self._retries_ms[name] = self._now_ms() + pause_ms
             _log.warning("schedule %s waits: %s", name, error.detail)
         except Exception:  # nothing awaits this task

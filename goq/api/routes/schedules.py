@@ -202,8 +202,10 @@ def schedule_out(record: ScheduleRecord, now_ms: int) -> ScheduleOut:
         out.every = format_duration_ms(record.every_ms)
     if record.paused_ms:
         out.paused = format_time_us(record.paused_ms * 1000)
-    elif (next_ms := record.timetable.next_after(max(now_ms, record.done_until_ms))) is not None:
-        out.next = format_time_us(next_ms * 1000)
+    else:
+        after_ms = now_ms if record.is_ahead_of(now_ms) else max(now_ms, record.done_until_ms)
+        if (next_ms := record.timetable.next_after(after_ms)) is not None:
+            out.next = format_time_us(next_ms * 1000)
     if record.last_due_ms:
         out.last = format_time_us(record.last_due_ms * 1000)
     out.problem = record.problem or None

@@ -17,6 +17,8 @@ from goq.schedules.schedule_runner import ScheduleRunner
 from tests.support.broker.harness import MemoryMetadata
 from tests.support.eventually import until
 
+DAY_S = 86_400
+DAY_MS = DAY_S * 1000
 MESSAGES = '[{"value":"v"}]'
 
 
@@ -59,6 +61,11 @@ class World:
         due_ms = self.start_ms + int(seconds * 1000)
         await until(lambda: self.store.schedules[name].last_due_ms == due_ms)
 
+    async def planned(self, runner: ScheduleRunner, seconds: float) -> None:
+        """Wait until the schedule's next time is that one."""
+        due_ms = self.start_ms + int(seconds * 1000)
+        await until(lambda: "tick" in runner._plans and runner._plans["tick"].next_ms == due_ms)
+
 
 def run(test: Callable[[World], object]) -> None:
     async def main() -> None:
@@ -77,6 +84,64 @@ def test_each_time_is_published_for_once() -> None:
                 await world.go(runner, 10)
                 await world.recorded("tick", seconds)
         assert world.published == [("tick", 10), ("tick", 20), ("tick", 30)]
+
+    run(check)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_schedule_goes_on_when_a_clock_that_was_ahead_is_set_right(restarts: bool) -> None:
+    async def check(world: World) -> None:
+        world.clock.jump_ms(400 * DAY_MS)
+        await world.add()
+        async with world.runner() as runner:
+            await world.go(runner, 10)
+            await world.recorded("tick", 400 * DAY_S + 10)
+            world.clock.jump_ms(-400 * DAY_MS)
+            if not restarts:
+                await world.go(runner, 0)
+                await world.planned(runner, 20)
+        async with world.runner() as runner:
+            await world.go(runner, 0)
+            await world.planned(runner, 20)
+            for seconds in (20, 30):
+                await world.go(runner, 10)
+                await world.recorded("tick", seconds)
+        assert world.published == [
+            ("tick", 400 * DAY_S + 10),
+            ("tick", 20),
+            ("tick", 30),
+        ]
+
+    run(check)
+
+
+def test_a_schedule_publishes_nothing_again_when_the_clock_is_set_back_a_little() -> None:
+    async def check(world: World) -> None:
+        await world.add()
+        async with world.runner() as runner:
+            for seconds in (10, 20):
+                await world.go(runner, 10)
+                await world.recorded("tick", seconds)
+            world.clock.jump_ms(-15_000)
+            await world.go(runner, 10)
+            await world.go(runner, 15)
+            await world.recorded("tick", 30)
+        assert world.published == [("tick", 10), ("tick", 20), ("tick", 30)]
+
+    run(check)
+
+
+def test_a_paused_schedule_that_was_resumed_by_a_clock_ahead_goes_on_by_the_right_one() -> None:
+    async def check(world: World) -> None:
+        await world.add()
+        world.clock.jump_ms(400 * DAY_MS)
+        await world.manager.pause("tick")
+        await world.manager.resume("tick")
+        world.clock.jump_ms(-400 * DAY_MS)
+        async with world.runner() as runner:
+            await world.planned(runner, 10)
+            await world.go(runner, 10)
+            await world.recorded("tick", 10)
 
     run(check)
 
