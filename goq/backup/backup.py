@@ -49,7 +49,7 @@ class BackupBuilder:
         time_us: int,
         stamp: Callable[[Path], FileStamp] = stamp_of,
     ) -> None:
-        self.writer = ObjectWriter(place, known_files(place.newest()), stamp)
+        self.writer = ObjectWriter(place, known_files(place.newest(time_us)), stamp)
         self._place = place
         self._time_us = time_us
         self._topics: list[StoredTopic] = []

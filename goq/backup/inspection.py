@@ -105,22 +105,24 @@ def _check_object(
 def prune_place(place: BackupPlace, before_us: int, now_s: float | None = None) -> PruneResult:
     """Remove backups older than ``before_us``; blocks on the disk.
 
-    Never the newest, nor the newest that lacks no partition.
+    Never the newest, also of those that are not of a later time than now, nor the newest that lacks
+    no partition.
 
-    ``now_s`` is the time by which objects of a store are young, that of the clock without it.
+    ``now_s`` is the time now, by which objects of a store are young, that of the clock without it.
 
     Raises ``CorruptData`` or ``UnsupportedFormat``, with nothing removed, if a manifest cannot be
     read: its objects are unknown.
     """
+    now_s = time.time() if now_s is None else now_s
     with place.locked(exclusive=True):
         found = [(each.name, _manifest_of(each)) for each in place.all()]
         stay = {name for name, _ in found[-1:]}
+        stay |= set([name for name, each in found if each.time_us <= now_s * 1e6][-1:])
         stay |= set([name for name, each in found if not each.missing][-1:])
         old = [n for n, each in found if n not in stay and each.time_us < before_us]
         for name in old:
             place.remove(name)
         kept = {file.digest for name, each in found if name not in old for file in each.files}
-        now_s = time.time() if now_s is None else now_s
         unused = place.removable_names(kept, now_s)
         for name in set(place.names()) - {name for name, _ in found}:  # in a store, meanwhile
             new = _manifest_of(place.read(name))

@@ -20,7 +20,7 @@ from goq.backup.backup import BackupBuilder, BackupResult, check_apart
 from goq.backup.inspection import prune_place
 from goq.backup.manifest import StoredPartition
 from goq.backup.node_source import BackupSource, LocalSource
-from goq.backup.place import is_url, open_place
+from goq.backup.place import CLOCK_SKEW_US_MAX, is_url, open_place
 from goq.backup.planned_files import PlannedTopic
 from goq.broker.broker import Broker
 from goq.broker.runtime.single_job import JobOutcome, SingleJob
@@ -77,8 +77,10 @@ class NodeBackups:
             self._schedule = asyncio.ensure_future(self._run_schedule(self.config.every_ms / 1000))
 
     async def _find_newest(self, where: Path | str) -> None:
+        # A backup of a later time was made while a clock was ahead: it says nothing of its age.
+        until_us = self._broker.clock.wall_us() + CLOCK_SKEW_US_MAX
         with suppress(OSError):  # told by the next backup
-            newest = await asyncio.to_thread(open_place(RealDisk(), where).newest)
+            newest = await asyncio.to_thread(lambda: open_place(RealDisk(), where).newest(until_us))
             self.newest_us = None if newest is None else newest.time_us
 
     async def close(self) -> None:
@@ -199,10 +201,11 @@ class NodeBackups:
         where, keep_ms = self.config.to, self.config.keep_ms
         if where is None or keep_ms is None:
             return
-        before_us = self._broker.clock.wall_us() - keep_ms * 1000
+        now_us = await self._broker.retention_manager.clock.now_us()
+        before_us = now_us - keep_ms * 1000
         try:
             place = open_place(RealDisk(), where)
-            done = await asyncio.to_thread(prune_place, place, before_us)
+            done = await asyncio.to_thread(prune_place, place, before_us, now_us / 1e6)
         except (GoqError, OSError) as error:
             self.failures += 1
             _log.error("old backups stay in %s: %s", where, error)

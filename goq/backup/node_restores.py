@@ -181,7 +181,7 @@ class NodeRestores:
         now_us = self._broker.clock.wall_us()
         with place.locked(exclusive=False):
             chosen = RestoreOrder(order.backup, order.at_us, {order.topic: order.new_name})
-            backup, manifest = choose_backup(place, chosen)
+            backup, manifest = choose_backup(place, chosen, now_us)
             ((stored, name),) = chosen_topics(manifest, chosen.topics)
             order.check(TopicSettings().changed(stored.settings).changed(order.settings))
             epoch = self._epoch_above(manifest.epoch)

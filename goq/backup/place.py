@@ -34,6 +34,8 @@ from goq.storage.disk import Disk
 
 TEMPORARY_NAME: Final = "object.new"
 YOUNG_S: Final = 24 * 3600.0
+CLOCK_SKEW_US_MAX: Final = 10_000_000
+"""How far the clocks of the nodes with one place may differ."""
 _UPLOAD_NAME = re.compile(r"object\.new\.[0-9a-f]{16}", re.ASCII)
 _MANIFEST_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z\.backup", re.ASCII)
 _OBJECT_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -179,9 +181,12 @@ class BackupPlace:
         """Return all manifests, oldest first."""
         return [self.read(name) for name in self.names()]
 
-    def newest(self) -> BackupManifest | None:
-        """Return the newest sound manifest."""
-        for name in reversed(self.names()):
+    def newest(self, until_us: int | None = None) -> BackupManifest | None:
+        """Return the newest sound manifest, of no later time than that."""
+        names = self.names()
+        if until_us is not None:
+            names = [name for name in names if name <= _name_of(until_us)]
+        for name in reversed(names):
             found = self.read(name)
             if found.manifest is not None:
                 return found.manifest

@@ -14,7 +14,7 @@ import msgspec
 
 from goq.backup.backup import check_apart
 from goq.backup.manifest import BackupManifest, StoredTopic
-from goq.backup.place import BackupPlace
+from goq.backup.place import CLOCK_SKEW_US_MAX, BackupPlace
 from goq.backup.topic_restorer import TopicRestorer
 from goq.errors import (
     Conflict,
@@ -63,8 +63,14 @@ class RestoreOrder(NamedTuple):
     settings: Mapping[str, Any] = {}
 
 
-def choose_backup(place: BackupPlace, order: RestoreOrder) -> tuple[str, BackupManifest]:
-    """Return the backup to restore. Raises ``NotFound``, and ``CorruptData`` for its damage."""
+def choose_backup(
+    place: BackupPlace, order: RestoreOrder, now_us: int
+) -> tuple[str, BackupManifest]:
+    """Return the backup to restore.
+
+    Raises ``NotFound``, ``CorruptData`` for its damage, and ``InvalidInput`` if the clocks leave
+    open which one is the newest.
+    """
     if order.name is not None:
         named = place.read(order.name)
         if named.manifest is None:
@@ -80,6 +86,14 @@ def choose_backup(place: BackupPlace, order: RestoreOrder) -> tuple[str, BackupM
         if at_us is None and found[-1].manifest is None:
             raise CorruptData(
                 f"{found[-1].damage}; an earlier backup is restored with --backup {sound[-1][0]}"
+            )
+        if at_us is None and sound[-1][1].time_us > now_us + CLOCK_SKEW_US_MAX:
+            earlier = [name for name, each in sound if each.time_us <= now_us]
+            raise InvalidInput(
+                f"backup {sound[-1][0]} is of a later time than now: a clock was ahead when it was"
+                " made, or is behind here, so it may not be the newest; choose one with --backup"
+                f" {earlier[-1] if earlier else sound[-1][0]}",
+                field="backup",
             )
         reaching = [each for each in sound if at_us is not None and each[1].time_us >= at_us]
         chosen = reaching[0] if reaching else sound[-1]
@@ -106,7 +120,7 @@ def restore(
     what it has, and ``OSError``.
     """
     with place.locked(exclusive=False):
-        name, manifest = choose_backup(place, order)
+        name, manifest = choose_backup(place, order, now_us)
         topics = chosen_topics(manifest, order.topics)
         check_apart(place, data_dir)
         disk = place.local_disk

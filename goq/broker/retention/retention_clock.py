@@ -1,9 +1,10 @@
 """The clock of retention: the wall clock, unless it has jumped ahead.
 
 A wall clock that is set days ahead by mistake would let retention delete at once what is to be kept
-for days. So the wall clock is compared with the uptime, which nobody sets. After a jump by more
-than ``JUMP_US`` retention goes on as if the clock had not jumped, until a node has run for
-``HOLD_US`` without another jump. Then, or when it is set back, the wall clock counts again.
+for days, and so would compaction its tombstones, and a node its backups. So the wall clock is
+compared with the uptime, which nobody sets. After a jump by more than ``JUMP_US`` retention goes on
+as if the clock had not jumped, until a node has run for ``HOLD_US`` without another jump. Then, or
+when it is set back, the wall clock counts again.
 
 The time of retention is stored once an hour, and for how long the clock has been ahead of it. So a
 start notices that the clock jumped while the node or the machine was down. A machine that was down
@@ -70,11 +71,12 @@ class RetentionClock:
 
     async def now_us(self) -> int:
         """Return the time by which messages are old."""
-        now = Reading(self._clock.wall_us(), self._clock.uptime_us())
         if not self._is_loaded:
             loaded = await self._in_thread(self._load)
-            self._is_loaded, (self._last, self._held_us) = True, loaded
-            self._stored = self._last
+            if not self._is_loaded:  # else by another caller meanwhile
+                self._is_loaded, (self._last, self._held_us) = True, loaded
+                self._stored = self._last
+        now = Reading(self._clock.wall_us(), self._clock.uptime_us())
         expected_us = now.wall_us if self._last is None else self._last.wall_at(now.uptime_us)
         if now.wall_us - expected_us > JUMP_US and not self._is_believed(now, expected_us):
             now = now._replace(wall_us=expected_us)

@@ -26,10 +26,12 @@ from goq.config.backup import BackupConfig
 from goq.errors import InvalidInput, Unavailable, UsageError
 from goq.storage.disk import RealDisk
 from tests.support.eventually import eventually
+from tests.support.node.running_node import RunningNode, running_node
 from tests.support.storage.backup_source import SETTINGS, dead_letter_count, fill, view, view_of
 
 NEWEST = RestoreOrder()
 WAIT_S = 60
+DAY_MS = 86_400_000
 
 
 def settings(folder: Path, **more: str) -> dict[str, object]:
@@ -347,3 +349,37 @@ def test_the_age_of_the_newest_backup_is_a_metric(q: Client, running: goq.Node) 
 def test_a_place_with_a_null_character_is_another_place(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="another place"):
         configured_place(BackupConfig(to=tmp_path), f"{tmp_path}\0")
+
+
+def times_of(place: BackupPlace) -> list[int]:
+    return [each.manifest.time_us for each in place.all() if each.manifest is not None]
+
+
+def set_ahead(node: RunningNode, ahead_ms: int) -> None:
+    node.clock.ahead_ms = node.clock.jumped_ms = ahead_ms
+
+
+def test_a_node_backs_itself_up_again_when_a_clock_that_was_ahead_is_set_right(
+    tmp_path: Path, folder: Path
+) -> None:
+    place, backup = BackupPlace(RealDisk(), folder), {"to": str(folder), "every": "1s"}
+    with running_node(tmp_path / "data", backup=backup) as node:
+        set_ahead(node, 400 * DAY_MS)
+        later_us = time.time_ns() // 1000 + 300 * DAY_MS * 1000
+        eventually(lambda: max(times_of(place), default=0) > later_us, seconds=WAIT_S)
+        set_ahead(node, 0)
+        right_us = time.time_ns() // 1000
+        eventually(lambda: any(right_us < t < later_us for t in times_of(place)), seconds=WAIT_S)
+    with pytest.raises(InvalidInput, match="choose one with --backup 2"):
+        restored(folder, tmp_path / "new")
+
+
+def test_a_clock_that_jumps_ahead_removes_no_backups(tmp_path: Path, folder: Path) -> None:
+    place = BackupPlace(RealDisk(), folder)
+    backup = {"to": str(folder), "every": "1s", "keep": "1d"}
+    with running_node(tmp_path / "data", backup=backup) as node:
+        eventually(lambda: len(place.names()) >= 2, seconds=WAIT_S)
+        before, later_us = place.names(), time.time_ns() // 1000 + 300 * DAY_MS * 1000
+        set_ahead(node, 400 * DAY_MS)
+        eventually(lambda: sum(t > later_us for t in times_of(place)) >= 2, seconds=WAIT_S)
+        assert place.names()[: len(before)] == before
