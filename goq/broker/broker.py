@@ -142,7 +142,9 @@ class Broker:
         self.retention_manager: RetentionManager
         self._replica_start_offset = replica_start_offset
         self._retention_task: asyncio.Task[None] | None = None
-        self.compaction_manager = CompactionManager(self.topics, clock)
+        self.compaction_manager = CompactionManager(
+            self.topics, clock, lambda: self.retention_manager.clock.now_us()
+        )
         self.write_seconds = WriteTimes()
         self.background = BackgroundReads(lambda: sum(self.write_seconds.counts))
         self._frames = FrameCache()

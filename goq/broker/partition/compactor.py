@@ -51,12 +51,13 @@ _WORKS_FOR_S = 0.002
 class CompactionResources(NamedTuple):
     """The resources of a pass: an executor, and memory for ``keys_max`` keys.
 
-    ``secret`` is the key of their hash.
+    ``secret`` is the key of their hash. ``now_us`` is the time by which tombstones are old.
     """
 
     executor: Executor
     secret: bytes
     keys_max: int
+    now_us: int
 
 
 class CompactionStopped(Exception):
@@ -103,7 +104,7 @@ class Compactor:
             read_time = partial(first.read_first_time, self._context.disk)
             self._dirty_us = await self._loop.run_in_executor(means.executor, read_time)
         due_us = self.due_us(settings)
-        is_overdue = due_us is not None and due_us <= self._context.clock.wall_us()
+        is_overdue = due_us is not None and due_us <= means.now_us
         return is_overdue or is_mostly_dirty(log.segments, self.progress)
 
     def due_us(self, settings: TopicSettings) -> int | None:
@@ -136,14 +137,13 @@ class Compactor:
         # restart if segments were rewritten before it copied them.
         end_offset = self._messages.pending.replicated_to
         await self._messages.run_exclusive(log.sync)  # a newer message must survive the older one
-        now_us = self._context.clock.wall_us()
         newest = OffsetMap(
             min(progress.compacted_to, end_offset), secret=means.secret, keys_max=means.keys_max
         )
         terms = CleanerParameters(
             newest,
-            now_us - settings.tombstone_age_ms * 1000,
-            now_us - (settings.dedup_window_ms or 0) * 1000,
+            means.now_us - settings.tombstone_age_ms * 1000,
+            means.now_us - (settings.dedup_window_ms or 0) * 1000,
             self._pause,
         )
         in_thread = partial(self._in_thread, means.executor)

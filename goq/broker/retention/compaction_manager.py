@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from goq import limits
@@ -28,17 +28,22 @@ _RETRY_S = 60.0  # after a failed pass
 
 
 class CompactionManager:
-    """Starts the compaction passes of all topics with ``cleanup: compact``."""
+    """Starts the compaction passes of all topics with ``cleanup: compact``.
+
+    ``now_us`` is the time of retention: a clock that jumps ahead does not count at once.
+    """
 
     def __init__(
         self,
         topics: Mapping[str, Topic],
         clock: Clock,
+        now_us: Callable[[], Awaitable[int]],
         *,
         keys_max: int = limits.COMPACTION_KEYS_MAX,
     ) -> None:
         self._topics = topics
         self._clock = clock
+        self._now_us = now_us
         self._keys_max = keys_max
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="goq-compact")
         self._woken = asyncio.Event()
@@ -96,10 +101,13 @@ class CompactionManager:
     async def _compact(self, topic: Topic, partition: Partition) -> int:
         """Run passes until none is due or one makes no progress. Failures are retried later."""
         compactor, removed, before = partition.compactor, 0, -1
-        resources = CompactionResources(
-            self._executor, secrets.token_bytes(_SECRET_BYTES), self._keys_max
-        )
         try:
+            resources = CompactionResources(
+                self._executor,
+                secrets.token_bytes(_SECRET_BYTES),
+                self._keys_max,
+                await self._now_us(),
+            )
             while await compactor.is_due(topic.settings, resources):
                 progress = compactor.progress
                 if progress is None or progress.compacted_to == before:

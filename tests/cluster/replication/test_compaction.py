@@ -58,13 +58,14 @@ class CompactionWorld(World):
     async def compact(self) -> None:
         """Compact wherever the partition is led."""
         means = CompactionResources(
-            SimExecutor(self.loop, self.random, lambda: False), bytes(32), 1000
+            SimExecutor(self.loop, self.random, lambda: False), bytes(32), 1000, 0
         )
         while True:
             await asyncio.sleep(self.random.expovariate(1 / 0.2))
             for node in self.nodes.values():
                 try:
                     compaction = node.partition(KEY).compactor
+                    means = means._replace(now_us=node.clock.wall_us())
                     if await compaction.is_due(self.settings, means):
                         self.compacted += await compaction.run(self.settings, means)
                 except (GoqError, OSError):

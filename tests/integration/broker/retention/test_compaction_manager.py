@@ -155,6 +155,24 @@ def test_a_tombstone_stays_for_its_time_and_goes_at_it(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_tombstone_stays_for_its_time_though_the_clock_jumps_ahead(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with by_hand(tmp_path, clock=clock, **COMPACT) as broker:
+            topic = await broker.topic_admin.create("t")
+            await put(topic, (b"a", b"1"), (b"a", None), (b"b", b"1"))
+            await seal(topic)
+            assert await compacted(broker) == 1
+            clock.jump_ms(30 * 24 * 3_600_000)
+            assert await compacted(broker) == 0
+            assert served(topic) == {1: (b"a", None), 2: (b"b", b"1")}
+            clock.jump_ms(-30 * 24 * 3_600_000)
+            clock.advance_ms(3_600_000)
+            assert await compacted(broker) == 1
+
+    run(work())
+
+
 def test_the_oldest_tombstone_of_all_segments_says_when_the_next_pass_is_due(
     tmp_path: Path,
 ) -> None:
@@ -614,7 +632,8 @@ def test_a_pass_that_is_stopped_ends_at_the_next_frame_and_is_the_last(tmp_path:
             compactor = topic.partitions[0].compactor
             await put(topic, *[(b"a", bytes(1000))] * 20)
             await seal(topic)
-            means = CompactionResources(broker.executor, bytes(16), keys_max=100)
+            now_us = broker.clock.wall_us()
+            means = CompactionResources(broker.executor, bytes(16), keys_max=100, now_us=now_us)
             assert await compactor.is_due(topic.settings, means)
             disk.hold("t/0/messages", operation="read")
             passing = asyncio.create_task(compactor.run(topic.settings, means))

@@ -23,7 +23,7 @@ from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 
 NOW_US = 1_700_000_000_000_000
 HOUR_US = 3_600_000_000
-MEANS = CompactionResources(InlineExecutor(), b"secret", 100)
+MEANS = CompactionResources(InlineExecutor(), b"secret", 100, NOW_US)
 SETTINGS = TopicSettings(tombstone_age_ms=3_600_000, segment_age_ms=1_000)
 FOLDER = Path("/t/0/messages")
 

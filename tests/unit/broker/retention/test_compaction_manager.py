@@ -58,7 +58,10 @@ def topic_of(*partitions: Compactor, cleanup: Cleanup = Cleanup.COMPACT, **state
 
 
 def manager_of(*topics: Any) -> CompactionManager:
-    return CompactionManager(dict(enumerate(topics)), ManualClock(NOW_US))  # type: ignore[arg-type]
+    async def now_us() -> int:
+        return NOW_US
+
+    return CompactionManager(dict(enumerate(topics)), ManualClock(NOW_US), now_us)  # type: ignore[arg-type]
 
 
 async def applied(*topics: Any) -> int:
