@@ -135,14 +135,15 @@ class Trimmer:
     async def roll_if_old(self, age_us: int) -> int:
         """Seal the active message segment if it has that age; return when it will have, in µs.
 
-        For an empty segment the time is a lower bound: a first message could arrive now.
+        One that is as far ahead of now is sealed, too: the clock was set back since. For an empty
+        segment the time is a lower bound: a first message could arrive now.
         """
         active, disk = self._messages.log.active, self._context.disk
         first_us = active.first_time_us
         if first_us is None and active.size_bytes:
             first_us = await self._in_thread(lambda: active.read_first_time(disk))
         now_us = self._context.clock.wall_us()
-        if first_us is not None and now_us - first_us >= age_us:
+        if first_us is not None and abs(now_us - first_us) >= age_us:
             await self.roll()
             first_us = None
         return (now_us if first_us is None else first_us) + age_us

@@ -289,22 +289,43 @@ def find_expired(
     if settings.total_age_ms is not None:
         horizon_us = now_us - settings.total_age_ms * 1000
     kept_bytes = live_bytes + sum(row.size_bytes for row in messages)
-    expired: list[ArchiveRow] = []
-    for row in messages:
+    count = 0
+    for number in range(len(messages)):
         is_too_much = settings.total_bytes is not None and kept_bytes > settings.total_bytes
-        if not is_too_much and row.last_time_us >= horizon_us:
-            break
-        expired.append(row)
-        kept_bytes -= row.size_bytes
-    if len(expired) < len(messages):
-        horizon_us = messages[len(expired)].first_time_us
-    elif expired:
-        horizon_us = max(horizon_us, expired[-1].last_time_us)
-    for row in events:
-        if row.last_time_us >= horizon_us:
+        if not is_too_much:
+            last_us = _last_time_us(messages, number, now_us)
+            if last_us is None:
+                continue
+            if last_us >= horizon_us:
+                break
+        kept_bytes -= sum(each.size_bytes for each in messages[count : number + 1])
+        count = number + 1
+    if count < len(messages):
+        horizon_us = min(row.first_time_us for row in messages[count:])
+    elif messages:
+        horizon_us = max(horizon_us, messages[-1].last_time_us)
+    expired = list(messages[:count])
+    for number, row in enumerate(events):
+        last_us = _last_time_us(events, number, now_us)
+        if last_us is None or last_us >= horizon_us:
             break
         expired.append(row)
     return expired
+
+
+def _last_time_us(rows: Sequence[ArchiveRow], number: int, now_us: int) -> int | None:
+    """Return a time by which all of a segment was appended, None if it is not known.
+
+    ``last_time_us`` is a running maximum. One later than now is of a clock that was ahead. Then a
+    segment is as old as the first frame of the next one.
+    """
+    row = rows[number]
+    if row.last_time_us <= now_us:
+        return row.last_time_us
+    firsts = [each.first_time_us for each in rows[number : number + 2]]
+    if len(firsts) < 2 or firsts[1] > now_us:
+        return None
+    return max(first for first in firsts if first <= now_us)
 
 
 def _is_here(disk: Disk, path: Path) -> bool:

@@ -3,7 +3,7 @@
 It knows for each partition the time of the next action: the active segment is old enough to be
 sealed, or the oldest sealed segment leaves retention. It sleeps until the earliest of these times.
 A sealed segment, changed settings or a new partition wake it. It reads the clock at least once a
-minute, because the clock may have been set forward. Age is measured by :class:`RetentionClock`.
+minute, because the clock may have been set. Age is measured by :class:`RetentionClock`.
 
 An action that is due but not possible is retried after a minute: segments are protected, or the
 disk is full.
@@ -19,8 +19,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from goq.broker.metadata import MetadataStore
 from goq.broker.partition.partition import Partition
@@ -71,26 +72,42 @@ async def _unread_counts(topic: Topic, partition: Partition, end: int) -> dict[s
     return counts
 
 
+class Retained(NamedTuple):
+    """The offset before which retention deletes everything, and when the next segment expires.
+
+    ``expires_us`` is None without such a time.
+    """
+
+    offset: int
+    expires_us: int | None
+
+
 def retained_from(
     segments: Sequence[Segment],
     settings: TopicSettings,
     now_us: int,
     load: Callable[[Segment], object] = lambda _segment: None,
-) -> int:
-    """Return the offset before which retention deletes everything.
+    first_time_us: Callable[[Segment], int | None] = lambda segment: segment.first_time_us,
+) -> Retained:
+    """Return what retention keeps.
 
     Only sealed segments are deleted. By age: the newest message of the segment is older than
     ``retention.age``. By size: oldest first, while the log is larger than ``retention.bytes``. A
     compacted log keeps everything. ``load`` is called for each segment whose time is needed; it has
     to load the index of the segment. A segment that lost the times of damaged messages goes by age
     together with the next one that has its times: its messages are not newer.
+
+    ``Segment.time_us`` is a running maximum. One later than now is of a clock that was ahead. Then
+    the times of the segment itself count. If one of these is later than now, its messages are not
+    newer than the first of the next segment, by ``first_time_us``. If that is later, too, it goes
+    with the next segment.
     """
     keep = segments[0].base_offset
     if settings.cleanup is Cleanup.COMPACT:
-        return keep
+        return Retained(keep, None)
     total_bytes = sum(segment.size_bytes for segment in segments)
-    undecided_bytes = 0
-    for segment in segments[:-1]:
+    undecided_bytes = newest_us = 0
+    for segment, following in pairwise(segments):
         undecided_bytes += segment.size_bytes
         too_many = settings.retention_bytes is not None and total_bytes > settings.retention_bytes
         if not too_many:
@@ -99,19 +116,20 @@ def retained_from(
             load(segment)
             if segment.has_lost_times:
                 continue
-            if segment.time_us >= now_us - settings.retention_age_ms * 1000:
-                break
+            time_us = segment.time_us
+            if time_us > now_us:
+                time_us = segment.newest_us
+            if time_us > now_us:
+                time_us = first_time_us(following) or time_us
+            if time_us > now_us:
+                continue
+            newest_us = max(newest_us, time_us)
+            if newest_us >= now_us - settings.retention_age_ms * 1000:
+                return Retained(keep, newest_us + settings.retention_age_ms * 1000 + 1)
         keep = segment.end_offset
         total_bytes -= undecided_bytes
         undecided_bytes = 0
-    return keep
-
-
-def expires_at_us(segment: Segment, settings: TopicSettings) -> int | None:
-    """Return when a sealed segment leaves retention by age, or None if it never does."""
-    if settings.retention_age_ms is None or settings.cleanup is Cleanup.COMPACT:
-        return None
-    return segment.time_us + settings.retention_age_ms * 1000 + 1
+    return Retained(keep, None)
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
@@ -149,6 +167,7 @@ class RetentionManager:
         self._due_after_archiving: set[PartitionId] = set()
         self._checked: set[str] = set()  # topics whose archives may have changed
         self._all_checked_us: int | None = None
+        self._ahead_us = context.clock.wall_us() - context.clock.uptime_us()
         self._archive_turn = asyncio.Lock()
         self._out_of_space: set[PartitionId] = set()
 
@@ -167,12 +186,21 @@ class RetentionManager:
         try:
             while True:
                 self._woken.clear()
+                self._wake_if_set_back()
                 await self._run_due()
                 await self._expire_archives(self._topics_to_expire())
                 await self._wait(self._woken, self._pause_s())
         finally:
             for task in self._archiving.values():
                 task.cancel()
+
+    def _wake_if_set_back(self) -> None:
+        """Check everything if the clock was set back: due times of before are too late."""
+        ahead_us = self._context.clock.wall_us() - self._context.clock.uptime_us()
+        if self._ahead_us - ahead_us > _CHECK_INTERVAL_S * 1_000_000:
+            for topic in list(self._topics.values()):
+                self.wake_topic(topic)
+        self._ahead_us = ahead_us
 
     async def apply(self) -> None:
         """Check every partition now; return when all possible actions are done."""
@@ -239,7 +267,7 @@ class RetentionManager:
         seal_us = await partition.trimmer.roll_if_old(topic.settings.segment_age_ms * 1000)
         now_us = await self.clock.now_us()
         keep, due_us = await self._in_thread(
-            partial(self._find_due, list(partition.trimmer.segments), topic.settings, now_us)
+            partial(self._find_retained, list(partition.trimmer.segments), topic.settings, now_us)
         )
         if topic.settings.archive and await self._has_expired(partition, keep):
             archiving = self._archive_expired(topic, partition, keep)
@@ -301,22 +329,18 @@ class RetentionManager:
         await self._trim_events(topic, partition)
         self._out_of_space.discard(partition.identity)
 
-    def _find_due(
+    def _find_retained(
         self, segments: Sequence[Segment], settings: TopicSettings, now_us: int
-    ) -> tuple[int, int | None]:
-        """Return the first retained offset and when its segment expires. Runs in a thread."""
-
-        def load(segment: Segment) -> object:
-            return segment.load_index(self._context.disk)
-
-        keep = retained_from(segments, settings, now_us, load)
-        if settings.retention_age_ms is None:
-            return keep, None
-        for kept in (segment for segment in segments[:-1] if segment.base_offset >= keep):
-            load(kept)
-            if not kept.has_lost_times:
-                return keep, expires_at_us(kept, settings)
-        return keep, None
+    ) -> Retained:
+        """Return what is kept of these segments. Runs in a thread."""
+        disk = self._context.disk
+        return retained_from(
+            segments,
+            settings,
+            now_us,
+            lambda segment: segment.load_index(disk),
+            lambda segment: segment.read_first_time(disk),
+        )
 
     async def _before_delayed(self, partition: Partition, keep: int) -> int:
         """Return ``keep``, or the first offset before it whose delivery time has not come."""

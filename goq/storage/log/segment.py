@@ -27,7 +27,7 @@ from goq.storage.column_index.rows import COLUMN_ATTRIBUTES, FrameRows, read_fra
 from goq.storage.column_index.segment_columns import SegmentColumns
 from goq.storage.disk import Disk
 from goq.storage.log.recovery_point import DurableEnd
-from goq.storage.log.sparse_index import IndexEntry, SparseIndex
+from goq.storage.log.sparse_index import TIME_US_MAX, IndexEntry, SparseIndex
 from goq.storage.scanner import BadRegion, ScannedFrame, Scanner, is_medium_error
 
 SUFFIX = ".log"
@@ -70,6 +70,12 @@ class Segment:
     def message_count(self) -> int:
         """Number of offsets in the segment, damaged ones included."""
         return self.end_offset - self.base_offset
+
+    @property
+    def newest_us(self) -> int:
+        """The greatest append time in the segment itself, or more if no index is in memory."""
+        index = self.index
+        return TIME_US_MAX if index is None else index.newest_us()
 
     @property
     def index_path(self) -> Path:

@@ -106,6 +106,12 @@ class SparseIndex:
         """Raise every entry's time to at least ``time_us``, the maximum before the segment."""
         self._times = array("q", [max(time_us, t) for t in self._times])
 
+    def newest_us(self) -> int:
+        """Return the greatest append time in this segment alone; the largest if it is not known."""
+        newest_us = max(self._max[1:], default=TIME_US_MIN)  # nothing is before the first entry
+        newest_us = max(newest_us, self._max_us)
+        return TIME_US_MAX if newest_us == TIME_US_MIN else newest_us
+
     def first(self) -> IndexEntry:
         """Return the entry of the segment's first byte."""
         return self._entry(0)

@@ -139,6 +139,39 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_minute(tmp_path: Path) 
     run(main())
 
 
+def test_messages_go_again_by_age_once_a_clock_that_was_ahead_is_set_right(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        settings = {"retention__age": "2h", "segment__age": "1h"}
+        async with broker_on(tmp_path, clock=clock, **settings) as broker:
+            clock.jump_ms(400 * 24 * HOUR_MS)
+            topic = await broker.topic_admin.create("t", 1)
+            messages = message_log(topic.partitions[0])
+            await publish(topic, b"by a clock that is ahead")
+
+            async def work(pauses: Pauses) -> None:
+                clock.jump_ms(-400 * 24 * HOUR_MS)
+                for _ in range(3):
+                    await pauses.end()
+                assert len(messages.segments) == 2, "what the clock ahead began is sealed"
+                assert messages.start_offset == 0
+                published_us = clock.now_us
+                await publish(topic, b"by the right one")
+                while messages.start_offset == 0 and len(pauses.lengths) < 300:
+                    await pauses.end()
+                deleted_us = clock.now_us - published_us
+                assert 7200 * SECOND_US < deleted_us < 7300 * SECOND_US
+                while messages.start_offset == 1 and len(pauses.lengths) < 500:
+                    await pauses.end()
+                deleted_us = clock.now_us - published_us
+                assert messages.start_offset == 2
+                assert deleted_us < 4 * 3600 * SECOND_US
+
+            await with_retention_manager(broker, clock, work)
+
+    run(main())
+
+
 def test_nothing_is_looked_at_while_nothing_is_due(tmp_path: Path) -> None:
     async def main() -> None:
         clock, disk = ManualClock(), BrokenDisk()
@@ -344,9 +377,9 @@ def test_what_is_kept_is_what_deleting_one_by_one_leaves(seed: int) -> None:
         if not is_old and not is_much:
             break
         del left[0]
-    assert retained_from(segments, settings, now_us) == left[0].base_offset
+    assert retained_from(segments, settings, now_us).offset == left[0].base_offset
     compacted = TopicSettings().changed({"cleanup": "compact", "retention.bytes": "64KiB"})
-    assert retained_from(segments, compacted, now_us + 10**15) == 0
+    assert retained_from(segments, compacted, now_us + 10**15) == (0, None)
 
 
 def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(

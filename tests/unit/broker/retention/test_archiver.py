@@ -360,6 +360,22 @@ def test_the_oldest_go_until_what_stays_is_young_and_small_enough(seed: int) -> 
     assert found == [*messages[:gone], *old]
 
 
+def test_what_was_archived_while_a_clock_was_ahead_goes_when_the_next_is_old() -> None:
+    ahead_us, settings = 10**12, replace(SETTINGS, total_age_ms=60)
+    messages = [
+        row(0, first_us=1_000, last_us=9_000),
+        row(10, first_us=ahead_us, last_us=ahead_us),
+        row(20, first_us=20_000, last_us=ahead_us),
+        row(30, first_us=50_000, last_us=ahead_us),
+        row(40, first_us=80_000, last_us=ahead_us),
+    ]
+    events = [row(n, log="events", last_us=10_000 * n) for n in range(1, 4)]
+    assert find_expired(messages, events, settings, 70_000, 0) == [messages[0], events[0]]
+    assert find_expired(messages, events, settings, 100_000, 0) == [*messages[:2], events[0]]
+    assert find_expired(messages, events, settings, 120_000, 0) == [*messages[:3], *events]
+    assert find_expired(messages, events, settings, 10**11, 0) == [*messages[:4], *events]
+
+
 def reader_of(node: Node, *, is_unbroken: bool = False) -> TieredLogReader:
     live = node.logs[ONE, "messages"].reader
     return TieredLogReader(

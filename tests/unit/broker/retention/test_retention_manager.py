@@ -16,7 +16,6 @@ from goq.broker.partition_context import PartitionId
 from goq.broker.retention import retention_manager
 from goq.broker.retention.retention_manager import (
     RetentionManager,
-    expires_at_us,
     retained_from,
 )
 from goq.broker.runtime.metrics import TopicStats
@@ -24,6 +23,7 @@ from goq.clock import ManualClock
 from goq.config.topic import Cleanup, TopicSettings
 from goq.errors import StorageFull
 from goq.storage.log.segment import Segment
+from goq.storage.log.sparse_index import IndexEntry, SparseIndex
 from tests.support.broker.context import context_on
 from tests.support.storage.disk import SimulatedDisk
 
@@ -51,7 +51,7 @@ def kept(segments: Sequence[Segment], settings: TopicSettings) -> tuple[int, int
     """Return where what is kept begins, and how many segments' times were needed."""
     loaded: list[Segment] = []
     found = retained_from(segments, settings, NOW_US, loaded.append)
-    return found, len(loaded)
+    return found.offset, len(loaded)
 
 
 def test_sealed_segments_go_once_their_newest_message_is_too_old() -> None:
@@ -89,10 +89,51 @@ def test_nothing_goes_without_a_limit_or_of_a_compacted_log() -> None:
     assert kept(log_of(1, 1, 1), settings) == (0, 0)
 
 
-def test_a_segment_expires_when_its_newest_message_is_too_old() -> None:
-    (segment,) = log_of(5)
-    assert expires_at_us(segment, BY_AGE) == 9_000_001
-    assert expires_at_us(segment, TopicSettings(retention_age_ms=None)) is None
+def test_the_first_that_is_kept_expires_when_its_newest_message_is_too_old() -> None:
+    assert retained_from(log_of(1, 7, 8), BY_AGE, NOW_US).expires_us == 11_000_001
+    assert retained_from(log_of(1, 2), BY_AGE, NOW_US).expires_us is None
+    assert retained_from(log_of(9, 9), TopicSettings(retention_age_ms=None), NOW_US)[1] is None
+
+
+def after_a_clock_ahead(*times_s: tuple[float, float] | None) -> list[Segment]:
+    """Return segments whose running maximum is ahead of now, by their first and newest time.
+
+    None has no messages.
+    """
+    segments = log_of(*[AHEAD_S for _ in times_s])
+    for segment, times in zip(segments, times_s, strict=True):
+        segment.index = SparseIndex()
+        segment.index.add(IndexEntry(0, 0, 0))
+        for position, time_s in enumerate(times or (), start=1):
+            time_us = int(time_s * 1_000_000)
+            entry = IndexEntry(0, position, segment.time_us, time_us, time_us)
+            segment.index.add(entry, always=True)
+        segment.first_time_us = None if times is None else int(times[0] * 1_000_000)
+    return segments
+
+
+AHEAD_S = 1e6
+AHEAD = (AHEAD_S, AHEAD_S)
+
+
+def test_after_a_clock_was_ahead_the_times_of_a_segment_itself_count() -> None:
+    assert kept(after_a_clock_ahead((1, 2), (2, 3), (4, 7), (8, 9)), BY_AGE) == (20, 3)
+    assert kept(after_a_clock_ahead((1, 2), (2, 3), None), BY_AGE) == (20, 2)
+    found = retained_from(after_a_clock_ahead((1, 8), (9, 9)), BY_AGE, NOW_US)
+    assert found == (0, 8_000_000 + 4_000_001)
+
+
+def test_what_a_clock_ahead_wrote_is_not_newer_than_what_the_right_one_wrote_next() -> None:
+    assert kept(after_a_clock_ahead((1, AHEAD_S), (3, 9), (9, 9)), BY_AGE) == (10, 2)
+    assert kept(after_a_clock_ahead((1, AHEAD_S), (7, 9), (9, 9)), BY_AGE) == (0, 1)
+    assert kept(after_a_clock_ahead((1, 2), AHEAD, AHEAD, (3, 4), (9, 9)), BY_AGE) == (40, 4)
+    assert kept(after_a_clock_ahead((1, 2), AHEAD, AHEAD, (7, 8), (9, 9)), BY_AGE) == (10, 3)
+    assert kept(after_a_clock_ahead((1, 2), AHEAD, AHEAD, AHEAD), BY_AGE) == (10, 3)
+    assert kept(after_a_clock_ahead(AHEAD, None), BY_AGE) == (0, 1)
+
+
+def test_what_a_clock_far_behind_wrote_is_not_older_than_what_is_before_it() -> None:
+    assert kept(after_a_clock_ahead((1, 9), (0.1, 0.1), (0.2, 0.2), (9, 9)), BY_AGE) == (0, 1)
 
 
 MINUTE_US = 60_000_000
@@ -243,6 +284,6 @@ def test_the_next_look_is_when_the_first_segment_that_is_kept_gets_too_old(
 ) -> None:
     monkeypatch.setattr(Segment, "load_index", lambda *_: None)
     segments, manager = log_of(*times_s), manager_of(ManualClock())
-    assert manager._find_due(segments, BY_AGE, NOW_US) == expected
+    assert manager._find_retained(segments, BY_AGE, NOW_US) == expected
     without_age = TopicSettings(retention_age_ms=None)
-    assert manager._find_due(segments, without_age, NOW_US) == (0, None)
+    assert manager._find_retained(segments, without_age, NOW_US) == (0, None)

@@ -117,7 +117,8 @@ def test_retention_keeps_what_it_should() -> None:
 
     def kept(now_us: int, **settings: int | None) -> int:
         chosen = {"retention_age_ms": None, "retention_bytes": None} | settings
-        return retained_from(log.segments, TopicSettings(**chosen), now_us)  # type: ignore[arg-type]
+        settings_of = TopicSettings(**chosen)  # type: ignore[arg-type]
+        return retained_from(log.segments, settings_of, now_us).offset
 
     assert kept(day) == 0
     assert kept(3_000_001, retention_age_ms=1000) == 30
