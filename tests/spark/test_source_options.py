@@ -10,43 +10,14 @@ import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from goq.client import Client
 from goq.errors import Conflict, CorruptData, InvalidInput, TopicNotFound
 from goq.pipeline.spark.source import BatchReader, StreamReader
-from goq.pipeline.spark.source_options import SourceOptions
 from tests.support.node.running_node import RunningNode, running_node
 from tests.support.paths import topic_dir
-
-Reader = BatchReader | StreamReader
-ALL = ReadAllAvailable()
-
-
-def options(node: RunningNode, **said: str) -> SourceOptions:
-    return SourceOptions.parse({"server": node.url, **said})
-
-
-def stream(node: RunningNode, topic: str, **said: str) -> StreamReader:
-    return StreamReader(options(node, topic=topic, startingOffsets="earliest", **said))
-
-
-def batch(node: RunningNode, topic: str, **said: str) -> BatchReader:
-    return BatchReader(options(node, topic=topic, **said))
-
-
-def values(reader: Reader, *place: dict[str, Any]) -> list[str]:
-    """Return what the tasks of a query read, or of the batch of a stream that has this place."""
-    batches = [read for task in reader.partitions(*place) for read in reader.read(task)]
-    return sorted(value.decode() for each in batches for value in each["value"].to_pylist())
-
-
-def fill(node: RunningNode, topic: str, count: int, *, start: int = 0) -> list[str]:
-    sent = [f"v{number}" for number in range(start, start + count)]
-    with Client(node.url) as client, client.producer(topic) as producer:
-        for value in sent:
-            producer.send(value, key=value)
-    return sorted(sent)
+from tests.support.pipeline.source_reads import ALL, batch, fill, options, stream, values
 
 
 def test_a_stream_of_an_empty_topic_stands_still_until_there_is_something(
@@ -70,7 +41,7 @@ def test_a_stream_reads_a_partition_that_was_added_from_its_beginning(
         client.alter_topic(topic, partitions=7)
     sent = fill(node, topic, 50, start=10)
     end = reader.latestOffset(start, ReadMaxRows(1000))
-    assert set(end[topic]) == {"id", *(str(p) for p in range(7))}
+    assert set(end[topic]) == {"began", "id", *(str(p) for p in range(7))}
     assert values(reader, start, end) == sent
 
 

@@ -18,6 +18,7 @@ from goq.pipeline.arrow.node_source import LogBounds
 
 EARLIEST, LATEST = -2, -1
 _ID = "id"
+_BEGAN = "began"
 Offsets = dict[str, dict[int, int]]
 """By topic and partition."""
 
@@ -139,11 +140,23 @@ def ranges_between(start: Offsets, end: Offsets, tasks_min: int = 1) -> list[Ran
 class StreamOffsets(NamedTuple):
     """The position of a stream: offsets, and the ids of their topics as far as they are known.
 
-    A topic that was deleted and created again has another id.
+    A topic that was deleted and created again has another id. The end of a query's first batch
+    also has its start, ``began``: a checkpoint has ends only, and by the time that Spark asks for
+    the start again, as after a crash, ``latest`` and ``earliest`` are elsewhere.
     """
 
     offsets: Offsets
     ids: Mapping[str, str]
+    began: Offsets | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing comes before it: the start of the first batch, or its end without any."""
+        return self.began == self.offsets
+
+    def start_of_batch(self, asked: StreamOffsets) -> StreamOffsets:
+        """Return the start of the batch that ends here; ``asked`` unless it is the first."""
+        return asked if self.began is None else self._replace(offsets=self.began)
 
     def of_other_topics(self, ids: Mapping[str, str]) -> set[str]:
         """Return the names whose topics, by these ids, are not those of the position any more."""
@@ -151,7 +164,7 @@ class StreamOffsets(NamedTuple):
 
     def without(self, names: Collection[str]) -> StreamOffsets:
         """Return the position in the other topics."""
-        return StreamOffsets({t: at for t, at in self.offsets.items() if t not in names}, self.ids)
+        return self._replace(offsets={t: o for t, o in self.offsets.items() if t not in names})
 
 
 def check_offsets(stands: StreamOffsets, now: StreamOffsets) -> None:
@@ -189,7 +202,8 @@ def what_is_there(
 ) -> tuple[Offsets, Offsets]:
     """Return the part that the partitions hold; all up to ``end`` for a recreated topic.
 
-    Of a topic that was created again since ``end`` was planned, the next batch has all.
+    Of a topic that was created again since ``end`` was planned, the next batch has all. One whose
+    end went back, though it is the same, has nothing new.
     """
     start = start.without(start.of_other_topics(ids))
     end = end.without(end.of_other_topics(ids))
@@ -199,7 +213,9 @@ def what_is_there(
         for partition, held in partitions.items():
             asked = end.offsets.get(topic, {}).get(partition, 0)
             begun = start.offsets.get(topic, {}).get(partition, held.start)
-            starts.setdefault(topic, {})[partition] = held.start if begun > asked else begun
+            if begun > asked and topic not in start.ids:  # perhaps another topic of the name
+                begun = held.start
+            starts.setdefault(topic, {})[partition] = begun
             ends.setdefault(topic, {})[partition] = min(asked, held.end)
     return starts, ends
 
@@ -247,13 +263,15 @@ def backlog(start: Offsets, end: Offsets) -> int:
     )
 
 
-def to_json(position: StreamOffsets) -> dict[str, dict[str, int | str]]:
+def to_json(position: StreamOffsets) -> dict[str, dict[str, Any]]:
     """Return a position as JSON for a checkpoint, in a fixed order: Spark compares them."""
-    found: dict[str, dict[str, int | str]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for topic, partitions in sorted(position.offsets.items()):
         found[topic] = {str(p): partitions[p] for p in sorted(partitions)}
         if position.ids.get(topic):
             found[topic][_ID] = position.ids[topic]
+        if began := (position.began or {}).get(topic):
+            found[topic][_BEGAN] = {str(p): began[p] for p in sorted(began)}
     return found
 
 
@@ -262,7 +280,11 @@ def from_json(checkpoint: object) -> StreamOffsets:
     try:
         found = msgspec.convert(checkpoint, type=dict[str, dict[str, Any]])
         ids = {topic: str(each.pop(_ID)) for topic, each in found.items() if _ID in each}
-        return StreamOffsets(msgspec.convert(found, type=Offsets, strict=False), ids)
+        began = {topic: each.pop(_BEGAN) for topic, each in found.items() if _BEGAN in each}
+        offsets, first = (
+            msgspec.convert(each, type=Offsets, strict=False) for each in (found, began)
+        )
+        return StreamOffsets(offsets, ids, first or None)
     except msgspec.ValidationError as error:
         raise Conflict(
             f"the checkpoint is not that of a stream from goq: {error}; use a new"

@@ -129,10 +129,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: StreamOffsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the first offsets of a stream without a checkpoint."""
+        """Return the first offsets of a stream without a checkpoint.
+
+        Spark asks more than once: when it plans the first batch, and when it runs it.
+        """
         with self._options.client(STREAM_PATIENCE) as client:
             found = Topics(client, self._options)
-            return to_json(StreamOffsets(found.starts(default="latest"), found.ids))
+            start = found.starts(default="latest")
+        if self._target is not None:  # messages that came since it was fixed are before the start
+            self._target = self._ends()
+        return to_json(StreamOffsets(start, found.ids, began=start))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query at the current end of the topics."""
@@ -159,12 +165,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None and not self._limits.is_due(limit, read, end.offsets):
             return start
         bounded = self._limits.bounded(limit, read, end.offsets, self._message_bytes)
-        return to_json(end._replace(offsets=bounded))
+        if bounded == begun.offsets == read:
+            return start
+        return to_json(end._replace(offsets=bounded, began=read if begun.is_first else None))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the input partitions of a batch."""
         with self._options.client(STREAM_PATIENCE) as client:
-            found, begun, stop = Topics(client, self._options), from_json(start), from_json(end)
+            found, stop = Topics(client, self._options), from_json(end)
+            begun = stop.start_of_batch(from_json(start))
             if not self._options.fail_on_data_loss:
                 return found.tasks(*what_is_there(begun, stop, found.bounds, found.ids))
             for position in (begun, stop):
