@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 
-from goq.client import Client, GroupDescription, TopicDescription
+from goq.client import Client
+from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.schema import GROUPS
 from goq.pipeline.export.compaction import finish_merges
 from goq.pipeline.export.destination import Destination
@@ -22,26 +22,24 @@ TABLE = "groups"
 _COUNTS = ("cursor", "lag", "ready", "leased", "retry", "blocked", "scheduled")
 
 
-def groups_batch(
-    topic: TopicDescription, groups: Sequence[GroupDescription], now_us: int
-) -> pa.RecordBatch:
-    """Return a row for each group and partition of a node's description.
+def groups_batch(client: Client, topic: str, now_us: int) -> pa.RecordBatch:
+    """Return a row for each group and partition of a topic.
 
-    The groups may be described later than the topic: a partition that was added meanwhile has no
-    row.
+    The groups are described later than the bounds: a partition that was added meanwhile has no row.
+    One without a leader is waited for, as it has no bounds.
     """
-    bounds = {p.partition: p for p in topic.partitions}
+    bounds = NodeSource(client).bounds(topic)
     rows = [
         {
             "time": now_us,
-            "topic": topic.name,
+            "topic": topic,
             "group": group.group,
             "partition": each.partition,
-            "start_offset": bounds[each.partition].start_offset,
-            "end_offset": bounds[each.partition].high_watermark,
+            "start_offset": bounds[each.partition].start,
+            "end_offset": bounds[each.partition].end,
             **{name: getattr(each, name) for name in _COUNTS},
         }
-        for group in groups
+        for group in client.list_groups(topic)
         for each in group.partitions
         if each.partition in bounds
     ]
@@ -59,7 +57,7 @@ def export_groups(client: Client, target: Destination, topic: str, now_us: int) 
     if stored is None:
         ledger.check_unbegun()
     state = _finished(ledger, target, stored or ExportState(id=uuid4().hex, topic=topic))
-    batch = groups_batch(client.describe_topic(topic), client.list_groups(topic), now_us)
+    batch = groups_batch(client, topic, now_us)
     if not batch.num_rows:
         return 0
     if stored is None:

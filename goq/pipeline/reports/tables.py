@@ -230,10 +230,7 @@ class LiveTables:
     def _groups(self) -> DataFrame:
         now_us = time.time_ns() // 1000
         with Client(list(self._node.servers), token=self._node.token) as client:
-            batches = [
-                groups_batch(client.describe_topic(topic), client.list_groups(topic), now_us)
-                for topic in self._node.topics
-            ]
+            batches = [groups_batch(client, topic, now_us) for topic in self._node.topics]
         rows = pa.Table.from_batches(batches, GROUPS).to_pylist()
         return self._spark.createDataFrame(
             [tuple(row[name] for name in GROUPS.names) for row in rows], ddl_of(GROUPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from goq.pipeline.arrow.node_source import LogBounds, NodeSource
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export
+from goq.pipeline.export.groups_table import groups_batch
 from tests.support.node.running_node import RunningNode, running_node
 from tests.support.paths import topic_dir
 
@@ -58,10 +60,9 @@ def test_an_export_without_a_partition_ends_and_the_next_one_has_all(tmp_path: P
     assert exported(target.root) == [(p, offset) for p in range(2) for offset in range(5)]
 
 
-@pytest.mark.parametrize("include_deleted", [False, True])
-def test_a_partition_that_got_a_leader_meanwhile_has_the_bounds_of_that_one(
-    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch, include_deleted: bool
-) -> None:
+@pytest.fixture
+def late_leader(node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of a topic ``TOPIC.two``, described when partition 1 had no leader yet."""
     with Client(node.url) as client:
         client.create_topic(f"{topic}.two", 2)
         publish(client, f"{topic}.two", 3)
@@ -73,5 +74,20 @@ def test_a_partition_that_got_a_leader_meanwhile_has_the_bounds_of_that_one(
             return replace(found, partitions=(found.partitions[0], gone))
 
         monkeypatch.setattr(client, "describe_topic", without_leader)
-        source = NodeSource(client, include_deleted=include_deleted)
-        assert source.bounds(f"{topic}.two") == {0: LogBounds(0, 3), 1: LogBounds(0, 3)}
+        yield client
+
+
+@pytest.mark.parametrize("include_deleted", [False, True])
+def test_a_partition_that_got_a_leader_meanwhile_has_the_bounds_of_that_one(
+    late_leader: Client, topic: str, include_deleted: bool
+) -> None:
+    source = NodeSource(late_leader, include_deleted=include_deleted)
+    assert source.bounds(f"{topic}.two") == {0: LogBounds(0, 3), 1: LogBounds(0, 3)}
+
+
+def test_the_rows_of_groups_have_the_bounds_of_the_leader_that_came(
+    late_leader: Client, topic: str
+) -> None:
+    late_leader.receive_batch(f"{topic}.two", "g", max_messages=6, wait="5s").ack()
+    rows = groups_batch(late_leader, f"{topic}.two", 1_000_000).to_pylist()
+    assert {row["partition"]: row["end_offset"] for row in rows} == {0: 3, 1: 3}
