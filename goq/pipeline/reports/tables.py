@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -18,7 +17,8 @@ from goq.pipeline.arrow.node_source import LogSource
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.groups_table import groups_batch
-from goq.pipeline.export.ledger import ExportLedger, FileEntry
+from goq.pipeline.export.ledger import ExportLedger
+from goq.pipeline.reports.audit.file_faults import FileFault, changed_files, row_count
 from goq.pipeline.reports.audit.file_rows import TableFile
 from goq.pipeline.reports.audit.file_slices import FileSlices, SparkTasks
 from goq.pipeline.reports.audit.frame_slices import FrameSlices
@@ -81,30 +81,14 @@ class ExportedTables:
                     field="from",
                 )
 
-    def changed_files(self) -> list[tuple[str, str]]:
+    def changed_files(self) -> list[FileFault]:
         """Return files, and manifests, that are not as the export wrote them, and their fault.
 
         None of a folder behind a URI is checked.
         """
         if "://" in self._folder:
             return []
-        target = LocalDestination(Path(self._folder))
-        found: list[tuple[str, str]] = []
-        for name in _DDL:
-            for topic in self._topics or target.names(f"_goq/{name}"):
-                ledger = ExportLedger(target, name, topic)
-                state, manifests = ledger.state(), ledger.manifests()
-                there = {manifest.number for manifest in manifests}
-                found += [
-                    (f"_goq/{name}/{topic}", f"manifest {number} is missing")
-                    for number in range(1, (state.plans if state else 0) + 1)
-                    if number not in there
-                ]
-                for entry in (entry for manifest in manifests for entry in manifest.files):
-                    fault = _fault_of(target, entry)
-                    if fault is not None:
-                        found.append((entry.path, fault))
-        return found
+        return changed_files(Path(self._folder), tuple(_DDL), self._topics)
 
     def compare_with_node(self, source: LogSource) -> NodeComparison:
         """Compare the messages of a folder with what the node has.
@@ -161,30 +145,8 @@ def _check_readable(files: Sequence[TableFile]) -> None:
             )
 
 
-def _fault_of(target: LocalDestination, entry: FileEntry) -> str | None:
-    """Return how a file differs from what was exported."""
-    if not target.exists(entry.path):
-        return "is missing"
-    rows = _rows_of(target.root / entry.path)
-    if rows is None:
-        return "is no Parquet file"
-    if rows != entry.rows:
-        return f"has {rows} rows, not {entry.rows}"
-    if entry.crc32c is not None and target.checksum(entry.path) != entry.crc32c:
-        return "has another checksum"
-    return None
-
-
-def _rows_of(path: Path | str) -> int | None:
-    """Return the number of rows of a file, None if it cannot be read."""
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except (OSError, pa.ArrowException):
-        return None
-
-
 def _is_readable(file: TableFile) -> bool:
-    return _rows_of(file.path) is not None
+    return row_count(file.path) is not None
 
 
 class LiveSource(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,8 @@ from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.arrow.tables import MESSAGES_TABLE
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.export import Export
+from goq.pipeline.export.ledger import ExportLedger, Plan
+from goq.pipeline.export.plan import Piece, file_name
 from goq.pipeline.reports.audit import file_slices, frame_slices
 from goq.pipeline.reports.audit.audit import audit
 from goq.pipeline.reports.audit.file_rows import RowGroup, TableFile
@@ -274,12 +277,22 @@ def shorten(path: Path) -> None:
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
 
 
+def copy(path: Path) -> None:
+    shutil.copy(path, path.with_name("copy.parquet"))
+
+
 FILES = {
     "a file": (remove, "is missing"),
     "a file's end": (cut, "is no Parquet file"),
     "values in a file": (replace, "has another checksum"),
     "rows in a file": (shorten, "has 2 rows, not 3"),
     "a manifest": (remove, "manifest 1 is missing"),
+    "state.json, or all of _goq": (remove, "state.json is missing"),
+    "a file is there twice": (copy, "is in no manifest"),
+}
+_LEDGERS = {
+    "a manifest": "manifest-000001.json",
+    "state.json, or all of _goq": "state.json",
 }
 
 
@@ -292,14 +305,39 @@ def test_each_file_that_is_not_as_exported_is_found(tmp_path: Path, fault: str) 
     tables = ExportedTables(cast("SparkSession", None), str(tmp_path), [])
     assert tables.changed_files() == []
     plant, wanted = FILES[fault]
-    if fault == "a manifest":
-        path = tmp_path / "_goq/messages/orders/manifest-000001.json"
+    if fault in _LEDGERS:
+        path = tmp_path / "_goq/messages/orders" / _LEDGERS[fault]
         named = "_goq/messages/orders"
     else:
         path = sorted(tmp_path.glob("messages/*/*/*.parquet"))[0]
         named = str(path.relative_to(tmp_path))
     plant(path)
+    if plant is copy:
+        named = str(path.with_name("copy.parquet").relative_to(tmp_path))
     assert tables.changed_files() == [(named, wanted)]
+
+
+def test_files_without_any_manifest_or_state_are_found(tmp_path: Path) -> None:
+    log = LoggedFrames(1)
+    log.publish(0, [Message(b"v", b"k")] * 3, 1)
+    Export(log, LocalDestination(tmp_path), MESSAGES_TABLE, "orders").run()
+    shutil.rmtree(tmp_path / "_goq/messages/orders")
+    tables = ExportedTables(cast("SparkSession", None), str(tmp_path), [])
+    assert tables.changed_files() == [("_goq/messages/orders", "state.json is missing")]
+
+
+def test_files_of_an_export_under_way_raise_no_alarm(tmp_path: Path) -> None:
+    log, target = LoggedFrames(1), LocalDestination(tmp_path)
+    log.publish(0, [Message(b"v", b"k")] * 3, 1)
+    Export(log, target, MESSAGES_TABLE, "orders").run()
+    piece = Piece(0, 3, 6)
+    ExportLedger(target, "messages", "orders").note(Plan(number=2, pieces=[piece]))
+    (path,) = tmp_path.glob("messages/*/*/*.parquet")
+    shutil.copy(path, path.with_name(file_name(piece)))
+    (path.parent / "_temporary").write_bytes(b"")
+    (path.parent / ".part.crc").write_bytes(b"")
+    tables = ExportedTables(cast("SparkSession", None), str(tmp_path), [])
+    assert tables.changed_files() == []
 
 
 def test_the_page_names_the_faults_that_are_planted_here() -> None:

@@ -6,6 +6,7 @@ slice_audit     the fates of a slice's messages, and contradictions
 slices          the tables of an audit, cut into slices
 file_slices     the slices of a folder
 file_rows       the rows of a slice, read from files by a task
+file_faults     files that are not as they were exported
 frame_slices    the slices of tables that only Spark can read
 node_comparison  exported messages against those of the node
 audit           the report
