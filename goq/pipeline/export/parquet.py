@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -169,6 +170,8 @@ class _File:
         with explained(self._path):
             self._writer.close()
             size_bytes = self._files.get_file_info(self._path).size
+            if size_bytes is None:  # a store that does not list at once what it has taken
+                raise FileNotFoundError(errno.ENOENT, "it was written, and is not there")
             crc = checksum(self._files, self._path)
         times = (self._first_us, self._last_us)
         return WrittenFile(self._date, self._path, self._rows, size_bytes, *times, crc)

@@ -14,7 +14,9 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from goq.errors import Unavailable
 from goq.pipeline.arrow.schema import TIMESTAMP
+from goq.pipeline.export import parquet
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.parquet import DatedWriter
 
@@ -86,3 +88,17 @@ def test_what_is_abandoned_leaves_no_file(tmp_path: Path) -> None:
         writer.add(rows(day, [day]))
     writer.abandon()
     assert not list(Path(staging.directory).iterdir())
+
+
+def test_a_file_that_its_store_does_not_have_is_not_taken_for_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = LocalDestination(tmp_path).staging("messages", "orders")
+    staging.empty()
+    writer = DatedWriter(staging, "0-0-1", SCHEMA, "timestamp")
+    writer.add(rows(0, [0]))
+    monkeypatch.setattr(parquet, "checksum", lambda _files, _path: None)  # as of a store
+    for path in Path(staging.directory).iterdir():
+        path.unlink()
+    with pytest.raises(Unavailable, match="it was written, and is not there"):
+        list(writer.finish())
