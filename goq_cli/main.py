@@ -19,7 +19,7 @@ import typer
 
 from goq.errors import GoqError
 from goq_cli.interrupts import Terminated, remind_of_signals
-from goq_cli.output.output import complain, drop_output
+from goq_cli.output.output import complain, drop_output, open_error_stream
 from goq_cli.session import take_global_options
 from goq_cli.suggestion import suggest
 
@@ -150,7 +150,7 @@ def _open_streams() -> None:
                 os.close(opened)
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    sys.stderr = open_error_stream(sys.stderr)
 
 
 def _run(arguments: list[str]) -> int:

@@ -20,7 +20,7 @@ from goq.model import UNTERMINATED_HEADER, Header, Message, check_text
 from goq_cli.input.rejects import FAIL, Rejects
 from goq_cli.input.splitter import Splitter
 from goq_cli.interrupts import Terminated
-from goq_cli.output.output import EXIT_IN_PART, parse_settings
+from goq_cli.output.output import EXIT_IN_PART, drop_output, parse_settings
 from goq_cli.output.progress import Advance, show_progress
 from goq_cli.session import SESSION, ClientId, RetryFor
 
@@ -340,8 +340,12 @@ class ProduceReport:
             lines = [f'{{"id":"{published.id}"}}\n' for published in batch]
         else:
             lines = [f"{published.id}\n" for published in batch]
-        sys.stdout.write("".join(lines))
-        sys.stdout.flush()
+        try:
+            sys.stdout.write("".join(lines))
+            sys.stdout.flush()
+        except OSError as error:  # also of a closed pipe: the rest of the input is not published
+            drop_output()
+            raise GoqError(f"the output: {error.strerror}") from None
 
     @contextmanager
     def progress(self, files: list[str]) -> Iterator[None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final, TextIO
 
 import typer
 
@@ -16,7 +18,34 @@ from goq_cli.output.text import escaped, shown_field
 from goq_cli.session import SESSION
 
 EXIT_IN_PART = 1
+_STDERR: Final = 2
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ErrorStream(io.TextIOWrapper):
+    """Stderr as text. What it cannot take is dropped: a command goes on, and its exit code tells.
+
+    Its reader may have ended (``goq … 2>&1 | head``), and the disk of its file may be full.
+    """
+
+    def write(self, text: str) -> int:
+        """Write a text, or drop it."""
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        """Write out what is buffered, or drop it."""
+        with suppress(OSError):
+            super().flush()
+
+
+def open_error_stream(before: TextIO | None) -> ErrorStream:
+    """Return stderr with the encoding that it had ``before``, if it was open."""
+    encoding = "utf-8" if before is None else before.encoding
+    stream = open(_STDERR, "wb", closefd=False)  # noqa: SIM115 - for the life of the process
+    return ErrorStream(stream, encoding, "backslashreplace", line_buffering=True)
 
 
 def print_json(answer: object) -> None:

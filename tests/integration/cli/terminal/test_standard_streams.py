@@ -48,6 +48,42 @@ def test_a_stream_or_a_file_that_fails_is_told_in_one_line(
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("stderr", ["2> >(exec true)", "2> /dev/full", "2>&-"])
+@pytest.mark.parametrize(("words", "code"), [("topic show none", 3), ("topic show", 2)])
+def test_an_error_that_cannot_be_printed_has_its_exit_code(
+    environment: dict[str, str], words: str, code: int, stderr: str
+) -> None:
+    done = shell(environment, f"goq {words} {stderr}")
+    assert (done.returncode, done.stdout) == (code, b"")
+
+
+@pytest.mark.parametrize("how", ["--exec", "--coproc"])
+def test_messages_are_acknowledged_although_stderr_cannot_be_written(
+    goq: Run, environment: dict[str, str], topic: str, how: str
+) -> None:
+    goq("produce", topic, stdin=b"a\nb\nc\n")
+    work = "while read x; do echo $x >&2; echo ok; done" if how == "--coproc" else "cat >&2"
+    consume = f"goq consume {topic} --group g --until-empty"
+    done = shell(environment, f"{consume} {how} '{work}' 2> /dev/full")
+    assert done.returncode == 0
+    assert shell(environment, consume).stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [("| head -n 1", b"goq: the output: Broken pipe\n"), ("> /dev/full", FULL)],
+)
+def test_a_publish_whose_ids_cannot_be_printed_fails_and_counts_what_is_stored(
+    environment: dict[str, str], topic: str, reader: str, said: bytes
+) -> None:
+    produce = f"seq 100000 | goq produce {topic} --batch 100 --print-ids {reader}"
+    done = shell(environment, f"{produce}; exit ${{PIPESTATUS[1]}}")
+    with Client(environment["GOQ_SERVER"]) as client:
+        stored = len(list(client.read_log(topic)))
+    assert done.returncode == 1
+    assert done.stderr == said + f"goq: {stored:,} messages were stored\n".encode()
+
+
 def test_messages_that_could_not_be_printed_are_given_back_without_an_attempt(
     goq: Run, environment: dict[str, str], topic: str
 ) -> None:
