@@ -8,6 +8,7 @@ import string
 import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -118,10 +119,10 @@ def print_messages(
     damage.check()
 
 
-def count_only(client: Client, replay: Replay, into: str | None) -> None:
+def count_only(client: Client, replay: Replay, into: str | None, maximum: int | None) -> None:
     """Print the number of messages of a replay, by partition."""
     damage, counts = ReplayDamage(), dict[int, int]()
-    for message in client.read_replay(replay, on_damage=damage.tell):
+    for message in islice(client.read_replay(replay, on_damage=damage.tell), maximum):
         counts[message.partition] = counts.get(message.partition, 0) + 1
     total = sum(counts.values())
     if SESSION.json:
@@ -132,10 +133,12 @@ def count_only(client: Client, replay: Replay, into: str | None) -> None:
     damage.check()
 
 
-def copy_into(client: Client, replay: Replay, into: str, pace: RateLimiter) -> None:
+def copy_into(
+    client: Client, replay: Replay, into: str, rate: str | None, pace: RateLimiter
+) -> None:
     """Publish a replay to another topic; print the command to resume it first."""
     _tell(f"replaying {replay.topic} {_range(replay)} into {into}; to go on if it is cut short:")
-    _tell(f"  {resume_command(replay, into)}")
+    _tell(f"  {resume_command(replay, into, rate)}")
     damage = ReplayDamage()
     options = {} if pace.batch is None else {"batch": min(pace.batch, 1000)}
     share = LogShare(client, replay)
@@ -186,10 +189,9 @@ def rewind_group(client: Client, bounds: ReplayBounds, group: str, *, dry_run: b
         notice("nothing was changed")
 
 
-def resume_command(replay: Replay, into: str) -> str:
+def resume_command(replay: Replay, into: str, rate: str | None = None) -> str:
     """Return the command that resumes a replay: the same, with absolute bounds."""
-    words = ["goq", *(word for url in SESSION.servers for word in ("--server", url))]
-    words += ["replay", replay.topic]
+    words = ["goq", *SESSION.repeated, "replay", replay.topic]
     options: dict[str, Any] = {
         "--from-time": _written(replay.from_time_us),
         "--to-time": _written(replay.to_time_us),
@@ -199,6 +201,7 @@ def resume_command(replay: Replay, into: str) -> str:
         "--key": None if replay.key is None else os.fsdecode(replay.key),
         "--as-of": _written(replay.as_of_us),
         "--into": into,
+        "--rate": rate,
     }
     for name, value in options.items():
         if value is not None:

@@ -36,13 +36,17 @@ DEFAULT_SERVER = "http://127.0.0.1:8080"
 
 @dataclass(slots=True)
 class Session:
-    """The global options of one run."""
+    """The global options of one run.
+
+    ``repeated`` are those as given that another run of the command needs, without secrets.
+    """
 
     servers: list[str] = field(default_factory=list)
     token: str | None = None
     token_file: str | None = None
     json: bool = False
     context: str | None = None
+    repeated: list[str] = field(default_factory=list)
 
     def client(self, client_id: str | None = None) -> Client:
         """Return a client of the chosen server for one answer; a context manager.
@@ -171,6 +175,8 @@ def take_global_options(arguments: list[str]) -> list[str]:
                 value = next(words, "")
             if not value:
                 raise UsageError(f"{name} needs a value")
+            if name != "--token":
+                SESSION.repeated += [name, value]
             if name == "--server":
                 SESSION.servers.append(value)
             elif name in _FILES:

@@ -106,9 +106,9 @@ def command(
         if to_time is not None or as_of is not None:
             warn_of_compaction(client, topic)
         if dry_run:
-            count_only(client, replay, into)
+            count_only(client, replay, into, maximum)
         elif into is not None:
-            copy_into(client, replay, into, pace)
+            copy_into(client, replay, into, rate, pace)
         else:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
             print_messages(client, replay, writer, pace, maximum)

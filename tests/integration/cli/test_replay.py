@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +142,43 @@ def test_a_dry_run_counts_and_copies_nothing(goq: Run, topic: str, lines: list[s
     goq("topic", "show", copy, code=3)
 
 
+def test_a_dry_run_counts_no_more_than_would_be_printed(
+    goq: Run, topic: str, lines: list[str]
+) -> None:
+    done = goq("replay", topic, *ALL, "--max", "7", "--dry-run", "--json")
+    assert json.loads(done.stdout)["messages"] == 7 < len(lines)
+
+
+def test_the_command_that_goes_on_asks_the_same_servers(
+    goq: Run, topic: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    goq("produce", topic, stdin=b"a\n")
+    (tmp_path / "token").write_text("none")
+    goq("context", "set", "here", "--server", environment["GOQ_SERVER"])
+    goq("context", "set", "elsewhere", "--server", "http://127.0.0.1:1")
+    given = ("--context", "here", "--token-file", "token", "--token", "secret")
+    done = goq(*given, "replay", topic, *ALL, "--into", f"{topic}-copy", GOQ_SERVER="")
+    command = shlex.split(done.stderr.decode().splitlines()[1])
+    assert command[:5] == ["goq", "--context", "here", "--token-file", "token"]
+    again = goq(*command[1:], GOQ_SERVER="").stderr.decode()
+    assert again.endswith(f"0 messages stored in {topic}-copy, 1 were there already\n")
+
+
+def test_a_copy_is_finished_although_the_reader_of_stderr_has_ended(
+    goq: Run, topic: str, lines: list[str], environment: dict[str, str], client: Client
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    copy = f"{topic}-copy"
+    words = ["replay", topic, *ALL, "--into", copy]
+    try:
+        with start_goq(words, stderr=writing, env=environment) as replay:
+            assert replay.wait(timeout=60) == 0
+    finally:
+        os.close(writing)
+    assert len(list(client.read_log(copy))) == len(lines)
+
+
 def test_a_group_is_rewound_and_stops_at_the_end(goq: Run, topic: str) -> None:
     goq("topic", "create", topic, "--partitions", "1")
     for value in "abcde":
@@ -233,7 +271,9 @@ def test_a_copy_that_is_interrupted_ends_with_130_and_goes_on_where_it_was(
     replay.send_signal(signal.SIGINT)
     _, errors = replay.communicate(timeout=30)
     assert (replay.returncode, errors) == (130, b"")
-    goq(*shlex.split(command)[1:])
+    *again, option, rate = shlex.split(command)[1:]
+    assert (option, rate) == ("--rate", "1")
+    goq(*again)
     originals = [m.value for m in client.read_log(topic, partition=0)]
     assert [m.value for m in client.read_log(copy)] == originals
     assert lines
