@@ -40,13 +40,13 @@ from goq.broker.retention.tiered_log import ArchiveView
 from goq.broker.topic.publisher import PublishedMessage, mark_of
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice
-from goq.errors import InvalidInput
+from goq.errors import InvalidInput, TopicNotFound
 from goq.frame.projection import OPTIONAL_COLUMNS
 from goq.frame.relative_times import absolute_ms
 from goq.frame.slice import slice_frame
 from goq.frame.view import FrameView
 from goq.http.message import Request, Response
-from goq.model import Acks, Message, check_name
+from goq.model import Acks, Message, check_name, format_topic_id
 from goq.storage.log.time_range_reader import TimeRange
 from goq.units import format_time_us
 
@@ -102,7 +102,10 @@ class MessageRoutes:
                 "Publish messages",
                 body=Publish,
                 answer=PublishOut,
-                parameters=(Parameter("acks", "where the body does not say", one_of(Acks)),),
+                parameters=(
+                    Parameter("acks", "where the body does not say", one_of(Acks)),
+                    Parameter("topic_id", "refuse if the topic of this name has another id"),
+                ),
                 errors=(
                     "invalid_input",
                     "invalid_frame",
@@ -136,6 +139,8 @@ class MessageRoutes:
     def publish(self, request: Request, name: str) -> Awaitable[Response]:
         """Publish messages, as JSON or as frames."""
         topic = self._broker.topics.get(name)
+        if request.query_string and "topic_id" in request.query:
+            _check_id(name, topic, request.query["topic_id"])
         is_simple = (
             topic is not None
             and self._nodes_with is None
@@ -312,6 +317,15 @@ class MessageRoutes:
         if len(given) == 2 and times.from_us > times.to_us:
             raise InvalidInput("to_time is before from_time", field="to_time")
         return times if given else None
+
+
+def _check_id(name: str, topic: Topic | None, topic_id: str) -> None:
+    """Raise ``TopicNotFound`` unless the topic is the one that is meant."""
+    if topic is None or format_topic_id(topic.id) != topic_id:
+        raise TopicNotFound(
+            f"{name} is not the topic of the id {topic_id!r:.50}: it was deleted, or created again",
+            field="topic_id",
+        )
 
 
 def _bounds(request: Request) -> tuple[int, int | None]:

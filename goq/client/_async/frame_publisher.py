@@ -78,9 +78,15 @@ class AsyncFramePublisher:
 
 
 async def post_frames(
-    http: Http, topic: str, frames: Sequence[tuple[int, bytes]], acks: str | None = None
+    http: Http,
+    topic: str,
+    frames: Sequence[tuple[int, bytes]],
+    acks: str | None = None,
+    topic_id: str = "",
 ) -> list[wire.StoredFrame]:
     """Store frames, each ``(partition, frame)``; return where each was stored, in order.
+
+    With a ``topic_id`` it raises ``TopicNotFound`` where the topic of this name has another id.
 
     Each leader gets one request. A refusal is raised only if all requests were refused: otherwise
     the error is ``TimedOut``, and some frames may be stored and others not; ``PartlyStored`` if the
@@ -88,7 +94,9 @@ async def post_frames(
     doubling.
     """
     by_leader = await _indexes_by_leader(http, topic, frames)
-    requests = [_FramesRequest(http, topic, [frames[n] for n in ns], acks) for ns in by_leader]
+    requests = [
+        _FramesRequest(http, topic, [frames[n] for n in ns], acks, topic_id) for ns in by_leader
+    ]
     if len(requests) == 1:
         return await requests[0].send()
     workers = [Worker(request.run) for request in requests[1:]]
@@ -151,14 +159,19 @@ class _FramesRequest:
     """One request for one leader, with its result or its error."""
 
     def __init__(
-        self, http: Http, topic: str, frames: Sequence[tuple[int, bytes]], acks: str | None
+        self,
+        http: Http,
+        topic: str,
+        frames: Sequence[tuple[int, bytes]],
+        acks: str | None,
+        topic_id: str,
     ) -> None:
         self.stored: list[wire.StoredFrame] = []
         self.error: Exception | None = None
         self._http = http
         self._topic = topic
         self._frames = frames
-        self._acks = acks
+        self._query = {"acks": acks, "topic_id": topic_id or None}
 
     async def run(self) -> None:
         """Send the frames; keep the result or the error."""
@@ -171,7 +184,7 @@ class _FramesRequest:
         """Send the frames; return where each was stored."""
         answer = await self._http.request(
             "POST",
-            routes.query(routes.messages(self._topic), acks=self._acks),
+            routes.query(routes.messages(self._topic), **self._query),
             b"".join([piece for placed in self._frames for piece in wire.place(*placed)]),
             content_type=routes.FRAMES,
             repeatable=True,

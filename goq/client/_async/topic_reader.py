@@ -9,9 +9,11 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
+    Iterable,
     Mapping,
     Sequence,
 )
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +28,14 @@ from goq.client.messages import DamagedRange, LogMessage
 from goq.client.protocol import routes
 from goq.client.protocol.answers import TopicAnswer, read_answer
 from goq.client.protocol.topic_selection import TopicSelection
-from goq.errors import CorruptData, GoqError, InvalidInput, PartitionNotFound, TopicNotFound
+from goq.errors import (
+    Conflict,
+    CorruptData,
+    GoqError,
+    InvalidInput,
+    PartitionNotFound,
+    TopicNotFound,
+)
 from goq.frame.view import FrameView
 from goq.http.client.process_fork import Owner
 
@@ -51,6 +60,10 @@ class TopicReader:
     messages, with at least ``messages_min`` a batch. ``starts`` are offsets at which to begin in
     some partitions instead. A negative offset of the range counts from the end of each partition.
     ``last`` leaves out all but so many messages before the end; these are held in memory.
+
+    Offsets of a topic that is deleted and created again mean other messages. A read to the end then
+    raises ``Conflict``, at the latest behind its last message. ``topic_ids`` are of the topics that
+    are meant; by default those that there are at first.
     """
 
     def __init__(
@@ -68,6 +81,7 @@ class TopicReader:
         messages_max: int = limits.READ_MESSAGES_MAX,
         wait_for_topic: bool = False,
         last: int | None = None,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> None:
         if last is not None:
             if last < 1 or replace(span, background=False) != LogRange():
@@ -89,6 +103,7 @@ class TopicReader:
         self._messages_min = messages_min
         self._messages_max = messages_max
         self._waits_for_topic = wait_for_topic and follow
+        self._topic_ids = dict(topic_ids or {})
         self._newest = None if last is None else deque[LogMessage](maxlen=last)
 
     async def messages(self) -> AsyncGenerator[LogMessage, None]:
@@ -107,6 +122,8 @@ class TopicReader:
                 else:
                     self._newest.append(message)
             await _push(heads, reader)
+        if not self.follow:
+            await self._check_topics({reader.topic for reader in readers})
         for message in self._newest or ():
             yield message
         if self.follow:
@@ -150,6 +167,7 @@ class TopicReader:
 
     async def _open(self, topic: str) -> list[PartitionReader]:
         found = read_answer(TopicAnswer, await self._ask_topic(topic))
+        self._check_topic(topic, found)
         starts: dict[int, int | None] = {p.partition: p.start_offset for p in found.partitions}
         if self._partition is not None:
             if self._partition not in starts:
@@ -170,6 +188,26 @@ class TopicReader:
             PartitionReader(self, topic, partition, replace(span, from_offset=start))
             for partition, start in starts.items()
         ]
+
+    def _check_topic(self, topic: str, found: TopicAnswer) -> None:
+        """Raise ``Conflict`` if this is not the topic that was meant, unless it is followed."""
+        meant = self._topic_ids.setdefault(topic, found.id)
+        if meant and found.id and found.id != meant and not self.follow:
+            raise Conflict(
+                f"{topic} was deleted and created again meanwhile (id {meant}, now {found.id}):"
+                " what was not read of it is gone; begin again to read what there is now",
+                field="topic",
+            )
+
+    async def _check_topics(self, topics: Iterable[str]) -> None:
+        """Check that what was read is of the topics that were meant.
+
+        A topic that is only deleted has given all that was read, or the read would have failed.
+        """
+        for topic in topics:
+            with suppress(TopicNotFound):
+                answer = await self.http.call("GET", routes.topic(topic))
+                self._check_topic(topic, read_answer(TopicAnswer, answer))
 
     async def open_new(self, topic: str) -> list[PartitionReader]:
         """Return readers of a topic that was just created, from its beginning."""

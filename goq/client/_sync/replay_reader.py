@@ -81,6 +81,7 @@ def read_replay(
     """Yield the messages of a replay, all partitions merged by append time.
 
     ``starts`` are offsets to begin at, by partition: the copies of earlier messages are known.
+    Raises ``Conflict`` if the topic is not that of the replay any more.
     """
     span = LogRange(
         replay.from_offset,
@@ -100,6 +101,7 @@ def read_replay(
         on_damage=on_damage,
         before_wait=before_wait,
         starts=starts,
+        topic_ids={replay.topic: replay.topic_id} if replay.topic_id else None,
     )
     messages = log.messages()
     try:

@@ -27,7 +27,7 @@ from goq.client.messages import LogMessage
 from goq.client.protocol import routes
 from goq.client.protocol.answers import ProducerAnswer, TopicAnswer, read_answer
 from goq.client.replay_plan import CopyPlan, Replay, origin_of
-from goq.errors import Conflict, InvalidInput, OutOfOrderSequence, TimedOut
+from goq.errors import Conflict, InvalidInput, OutOfOrderSequence, TimedOut, TopicNotFound
 from goq.frame.encoder import ProducerMark, encode_frame
 from goq.model import check_message
 
@@ -87,7 +87,26 @@ class TopicCopy:
         create; ``Conflict`` where the progress of an earlier run is not known, or if the source was
         deleted and created again since the replay began.
         """
-        source = self._ask_source()
+        self._ask_topics()
+        self.known = self._total()
+        overtaken = 0
+        while True:
+            before = self._total()
+            try:
+                self._copy()
+                return
+            except (OutOfOrderSequence, TimedOut, TopicNotFound):
+                # another run was faster, perhaps in a part, or the target was created again
+                self._ask_topics()
+                self.known = min(self.known, self._total())
+                overtaken = 0 if self._total() > before else overtaken + 1
+                if overtaken > OVERTAKEN_MAX:
+                    raise
+
+    def _ask_topics(self) -> None:
+        """Ask both topics how copies are placed, and the target how far they got."""
+        answer = self._http.call("GET", routes.topic(self._replay.topic))
+        source = read_answer(TopicAnswer, answer)
         answer = self._http.call("PUT", routes.topic(self._target), repeatable=True)
         target = read_answer(TopicAnswer, answer)
         self._plan = CopyPlan(
@@ -96,33 +115,8 @@ class TopicCopy:
             TopicPublishSettings.of(source.settings).lanes,
             TopicPublishSettings.of(target.settings).lanes,
         )
+        self._target_id = target.id
         self._ask_reached()
-        self.known = self._total()
-        overtaken = 0
-        while True:
-            before = self._total()
-            try:
-                self._copy()
-                self._ask_source()
-                return
-            except (OutOfOrderSequence, TimedOut):  # another run was faster, perhaps in a part
-                self._ask_reached()
-                overtaken = 0 if self._total() > before else overtaken + 1
-                if overtaken > OVERTAKEN_MAX:
-                    raise
-
-    def _ask_source(self) -> TopicAnswer:
-        answer = self._http.call("GET", routes.topic(self._replay.topic))
-        source = read_answer(TopicAnswer, answer)
-        known = self._replay.topic_id
-        if known and source.id and source.id != known:
-            raise Conflict(
-                f"{self._replay.topic} was deleted and created again since this replay began (id"
-                f" {known}, now {source.id}): what was not copied is gone; another replay copies"
-                " what there is now",
-                field="topic",
-            )
-        return source
 
     def _total(self) -> int:
         return sum([reached.sequence for reached in self._reached.values()])
@@ -214,7 +208,8 @@ class TopicCopy:
         if self._options.before_send is not None:
             self._options.before_send(self._count)
         pairs = list(self._batches)
-        results = post_frames(self._http, self._target, [self._frame(pair) for pair in pairs])
+        frames = [self._frame(pair) for pair in pairs]
+        results = post_frames(self._http, self._target, frames, topic_id=self._target_id)
         stored = 0
         for pair, result in zip(pairs, results, strict=True):
             count = len(self._batches[pair])

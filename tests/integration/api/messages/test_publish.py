@@ -186,3 +186,21 @@ def test_producers_and_partitions_count_apart(node: RunningNode, topic: str) -> 
         mark = ProducerMark(producer, 0, 0)
         answer = send_frames(node, topic, f.placed(f.frame(b"x", producer=mark), partition))
         assert answer["results"][0]["duplicate"] is False
+
+
+def test_a_publish_to_the_topic_of_an_id_never_enters_another_one(
+    node: RunningNode, topic: str
+) -> None:
+    frame = f.placed(f.frame(b"x"), 0)
+    shown = node.call("GET", f"/v1/topics/{topic}")
+    path = f"/v1/topics/{topic}/messages?topic_id={shown['id']}"
+    assert node.request("POST", path, frame, f.FRAMES).status == 200
+    node.call("DELETE", f"/v1/topics/{topic}")
+    for is_created_again in (False, True):
+        if is_created_again:
+            node.call("POST", "/v1/topics", {"name": topic, "partitions": 3})
+        for body, kind in ((frame, f.FRAMES), (b'{"messages": [{"value": "x"}]}', {})):
+            answer = node.request("POST", path, body, kind)
+            assert (answer.status, answer.json["code"]) == (404, "topic_not_found")
+            assert answer.json["field"] == "topic_id"
+    assert read(node, topic, 0) == []

@@ -207,6 +207,44 @@ def test_a_replay_whose_source_is_created_again_meanwhile_is_refused_in_the_end(
         client.replay_into(replay, target, batch=50, before_send=before_send)
 
 
+@pytest.mark.parametrize("messages", [10, 800])
+def test_a_replay_that_is_read_while_its_topic_is_created_again_is_refused(
+    client: Client, source: str, messages: int
+) -> None:
+    found = client.read_replay(client.replay(source, from_offset=0, to_offset=10_000))
+    next(found)
+    create_again(client, source, messages)
+    with pytest.raises(Conflict, match=f"{source} was deleted and created again"):
+        list(found)
+    late = client.replay(source, from_offset=0)
+    create_again(client, source, messages)
+    with pytest.raises(Conflict, match=f"{source} was deleted and created again"):
+        list(client.read_replay(late))
+
+
+def test_a_target_that_is_created_again_meanwhile_gets_each_copy_once_in_its_place(
+    client: Client, source: str
+) -> None:
+    target = new_topic(client, 1)
+    requests = itertools.count(1)
+
+    def before_send(_count: int) -> None:
+        if next(requests) == 3:
+            client.delete_topic(target)
+            client.create_topic(target, partitions=2)
+
+    replay = client.replay(source, from_offset=0)
+    done = client.replay_into(replay, target, batch=50, before_send=before_send)
+    assert done == (400, 0)
+    copies = list(client.read_log(target))
+    copied = flat(origins(client, target))
+    assert copied == sorted(ids(client, source))
+    places = {(copy.key, copy.partition) for copy in copies if copy.key is not None}
+    assert len(places) == len({key for key, _ in places})
+    assert {copy.partition for copy in copies} == {0, 1}
+    assert client.replay_into(replay, target) == (0, 400)
+
+
 def test_a_target_that_was_created_again_gets_everything(client: Client, source: str) -> None:
     target = new_topic(client)
     replay = client.replay(source, from_offset=0)
