@@ -56,7 +56,7 @@ from goq.api.schemas.groups import (
 )
 from goq.api.schemas.messages import MessagesOut
 from goq.api.values import MESSAGE_ID, TIME, integer, one_of
-from goq.api.views.group import GroupProgressView, reset_target
+from goq.api.views.group import GroupProgressView, latest_time_us, reset_target
 from goq.api.views.group_at_time import GroupAtTimeView
 from goq.api.views.merge import merge_group, merge_groups, merge_partitions
 from goq.api.views.merge_pages import merge_by_offset
@@ -279,6 +279,9 @@ class GroupRoutes:
         else:
             chosen = [topic.partitions[one]]
         now_us = self._broker.clock.wall_us()
+        until_us = latest_time_us(asked.to, asked.end, now_us)
+        waits = [partition.wait_for_times_before(until_us) for partition in chosen]
+        raise_failures(await asyncio.gather(*waits, return_exceptions=True))
         targets = [(p, reset_target(p, asked.to, asked.end, now_us)) for p in chosen]
         plan = [self._views.reset(partition, group, target) for partition, target in targets]
         if not asked.dry_run:

@@ -118,6 +118,16 @@ def reset_target(
     return ResetTarget(start, max(start, stop))
 
 
+def latest_time_us(to: str | int, end: str | int | None, now_us: int) -> int:
+    """Return the later one of the times among two positions, 0 if neither is a time."""
+    times = [
+        time_us(place, field, now_us)
+        for place, field in ((to, "to"), (end, "end"))
+        if place not in (None, "earliest", "latest") and _offset(place) is None
+    ]
+    return max(times, default=0)
+
+
 def _check_order(to: str | int, end: str | int, now_us: int) -> None:
     """Raise ``InvalidInput`` if two offsets, or two times, are in the wrong order."""
     first, last = _offset(to), _offset(end)

@@ -24,6 +24,7 @@ from goq.frame.view import FrameView
 from goq.http.message import Response
 from goq.storage.disk import NotCached
 from goq.storage.log.reader import ReadResult
+from goq.storage.log.sparse_index import TIME_US_MAX
 from goq.storage.log.time_range_reader import FOREGROUND, ReadBounds, TimeRange, read_time_range
 
 _KEPT_FRAMES_MAX = 64
@@ -129,6 +130,13 @@ class RangeRead(msgspec.Struct, frozen=True):
     without: Collection[str] = ()
     """Columns that are left out of the frames. ``bytes_max`` is of the frames as stored."""
 
+    @property
+    def until_us(self) -> int | None:
+        """The append time that all messages lie before; None without a bound."""
+        as_of_us = None if self.archive is None else self.archive.as_of_us
+        bounds = [self.times.to_us] if self.times.to_us <= TIME_US_MAX else []
+        return min(bounds if as_of_us is None else [*bounds, as_of_us + 1], default=None)
+
 
 class _Part(NamedTuple):
     """The messages of a frame from one offset up to another."""
@@ -213,7 +221,13 @@ class RangeReader:
         return piece.response
 
     async def _first(self, asked: RangeRead) -> _Piece:
-        """Read up to the first piece that is not empty, or to the end."""
+        """Read up to the first piece that is not empty, or to the end.
+
+        The end is behind all messages of the times that are asked for, also if they are being
+        stored: another read of the same times has the same messages.
+        """
+        if asked.until_us is not None:
+            await asked.topic.partitions[asked.partition].wait_for_times_before(asked.until_us)
         while True:
             partition = asked.topic.partitions[asked.partition]
             work = partial(_Piece, asked, partition, partition.end_offset)

@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from math import inf
 from typing import Protocol
 
 from goq import limits
@@ -118,6 +119,7 @@ class GroupCommit:
         self._sync_wanted = False
         self._sync_armed = False
         self._has_quorum = quorum is not None
+        self._under_way_us: float = inf  # the append time of the batch that is being written
         self._may_offer = False  # the disk took the last batch of this leadership
         self._is_offered = False  # other nodes may have the batch under way
 
@@ -216,6 +218,7 @@ class GroupCommit:
     def start(self) -> JournalWrite | None:
         """Start the next batch or exclusive work. Return a batch that the turn is to write."""
         written: list[WrittenFrame] = []
+        self._under_way_us = inf
         try:
             batch = None if self._sync_wanted else self._queue.fill(written)
         except Exception as raised:
@@ -223,6 +226,7 @@ class GroupCommit:
             return None
         if batch is not None:
             batch.is_vital |= self._uses_reserve
+            self._under_way_us = written[0].appended.time_us
             began_us = self._clock.uptime_us()  # the loop has the time of its turn alone
             self._is_offered = self._may_offer and self.pending.offer(batch)
             finish = partial(self._finish, batch, written, began_us)
@@ -254,6 +258,7 @@ class GroupCommit:
 
     def _decide_in_thread(self, head: QueuedFrame) -> None:
         """Decide about the next frame. Nothing else is admitted, written or settled meanwhile."""
+        self._under_way_us = 0  # the thread gives the frame its time
         frame, found = head.frame, list[Decision]()
         assert isinstance(frame, FrameView)
 
@@ -304,6 +309,7 @@ class GroupCommit:
         write_s = (self._clock.uptime_us() - began_us) / 1e6
         self._write_seconds.note(write_s, self._loop.time(), self.log.directory)
         is_offered, self._is_offered = self._is_offered, False
+        self._under_way_us = inf
         self._may_offer = self._has_quorum and error is None
         if error is not None:
             known = self._as_known(error)
@@ -394,6 +400,16 @@ class GroupCommit:
         done: asyncio.Future[Appended] = self._loop.create_future()
         self.pending.answer_repetition(Appended(end_offset - 1, 0), done)
         await done
+
+    async def wait_for_times_before(self, time_us: int) -> None:
+        """Wait until every append that has got an earlier time is committed or refused.
+
+        Later appends get the time of the clock. Raises as :meth:`wait_for_commit` does.
+        """
+        if self._under_way_us < time_us:
+            await self.run_exclusive(lambda: None)
+        if self.pending.first_time_us < time_us:
+            await self.wait_for_commit(self.log.end_offset)
 
     def abort(self, error: GoqError) -> None:
         """Stop at once: accept and write nothing more; fail pending appends.

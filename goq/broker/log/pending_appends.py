@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -124,6 +125,11 @@ class PendingAppends:
         if self._quorum is None:
             return self.high_watermark
         return min(self.high_watermark, self._quorum.copied_to())
+
+    @property
+    def first_time_us(self) -> float:
+        """The earliest append time of what is not committed, infinite if all is."""
+        return min([batch.written[0].appended.time_us for batch in self._stored], default=inf)
 
     @property
     def is_quiet(self) -> bool:

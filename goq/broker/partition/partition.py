@@ -385,6 +385,13 @@ class Partition:
         self.availability.check()
         await commit.wait_for_commit(commit.log.end_offset)
 
+    async def wait_for_times_before(self, time_us: int) -> None:
+        """Wait until no message that has got an earlier append time can still appear.
+
+        Raises ``TimedOut`` if other nodes do not confirm one.
+        """
+        await self.appender.commit.wait_for_times_before(time_us)
+
     async def rebuilt(self) -> None:
         """Wait for a rebuild of the ready state under way; raise if it fails."""
         await self.ready_manager.rebuilt()

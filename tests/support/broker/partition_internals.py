@@ -27,6 +27,11 @@ def event_log(partition: Partition) -> Log:
     return partition._events
 
 
+def has_work_waiting(partition: Partition) -> bool:
+    """Return whether work waits for the batch of messages that is being written."""
+    return partition.appender.commit._queue.head is not None
+
+
 def ready_state(partition: Partition) -> ReadyState:
     return partition.ready_manager.current
 

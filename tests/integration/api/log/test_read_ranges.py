@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 from urllib.parse import quote
@@ -13,10 +15,11 @@ import pytest
 from goq import limits
 from goq.client import Client
 from goq.errors import InvalidInput
+from goq.storage.log.segment import WriteBatch
 from goq.units import format_time_us
 from tests.support.api import frames as f
 from tests.support.api.calls import publish, values
-from tests.support.broker.partition_internals import message_log, state_of
+from tests.support.broker.partition_internals import has_work_waiting, message_log, state_of
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode, running_node
 
@@ -292,3 +295,63 @@ def test_retention_may_delete_what_is_being_read(
     assert piece.damaged == []
     assert piece.start > 30
     assert seen == [*range(7), *range(piece.start, 60)]
+
+
+@pytest.mark.parametrize("query", ["to_time=now", "as_of=now", "from_time=-1h&to_time=2100-01-01"])
+def test_a_read_up_to_now_has_what_is_being_stored_since_an_earlier_time(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    with being_stored(node, topic, monkeypatch) as finish, ThreadPoolExecutor(2) as threads:
+        assert read(node, topic, "to_time=-1h")["messages"] == []
+        reading = threads.submit(read, node, topic, query)
+        finish(reading)
+        assert values(reading.result(60)["messages"]) == ["x" * SIZE]
+
+
+def test_a_group_that_is_set_to_an_end_now_gets_what_was_being_stored_before(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/v1/topics/{topic}/groups/g"
+    bounds = {"to": "-1h", "end": "now", "partition": 0}
+    with being_stored(node, topic, monkeypatch) as finish, ThreadPoolExecutor(2) as threads:
+        resetting = threads.submit(node.call, "POST", f"{path}/reset", bounds)
+        finish(resetting)
+        (moved,) = resetting.result(60)["partitions"]
+    assert (moved["to"], moved["end"]) == (0, 1)
+    publish(node, topic, "later", partition=0)
+    assert values(node.call("POST", f"{path}/receive", {})["messages"]) == ["x" * SIZE]
+
+
+SIZE = 1 << 20
+
+
+@contextmanager
+def being_stored(
+    node: RunningNode, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Future[Any]], None]]:
+    """Have a message that has its time, and is not on the disk yet.
+
+    Yield what puts it there, once another request waits for it or was answered.
+    """
+    partition = node.node.broker.topic(topic).partitions[0]
+    log, begun, may_end = message_log(partition), threading.Event(), threading.Event()
+    write = log.write
+
+    def held(batch: WriteBatch) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        write(batch)
+
+    def finish(other: Future[Any]) -> None:
+        eventually(lambda: other.done() or node.on_loop(lambda: has_work_waiting(partition)))
+        may_end.set()
+
+    monkeypatch.setattr(log, "write", held)
+    with ThreadPoolExecutor(1) as thread:
+        publishing = thread.submit(publish, node, topic, "x" * SIZE, partition=0)
+        try:
+            eventually(lambda: begun.is_set() or publishing.done())
+            yield finish
+        finally:
+            may_end.set()
+        publishing.result(60)

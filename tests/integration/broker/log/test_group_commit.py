@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from goq import limits
 from goq.broker.log.admission import Admission
+from goq.broker.log.append_queue import Decision
 from goq.broker.log.group_commit import GroupCommit
 from goq.broker.log.pending_appends import Appended, WrittenFrame
 from goq.broker.log.shared_frame import SharedBy
@@ -28,7 +31,9 @@ from goq.errors import (
     TimedOut,
     TooManyRequests,
 )
-from goq.frame.encoder import ProducerMark
+from goq.frame.encoder import Columns, ProducerMark, encode_frame
+from goq.frame.hashes import dedup_hash
+from goq.frame.view import FrameView
 from goq.model import Acks, Message
 from goq.storage.log.log import Log, LogConfig
 from tests.support.broker.harness import BrokenDisk, frame, run
@@ -310,6 +315,63 @@ def test_work_alone_comes_between_what_was_queued_before_and_after_it(tmp_path: 
         await asyncio.gather(first, before, after, alone)
         assert seen == [[0, 1]]
         assert setup.values() == [b"first", b"before", b"after"]
+
+    _run(tmp_path, test)
+
+
+def test_what_has_a_time_and_is_not_stored_is_waited_for_by_those_of_a_later_time(
+    tmp_path: Path,
+) -> None:
+    async def test(setup: _Setup) -> None:
+        now_us = ManualClock().wall_us()
+        await setup.commit.wait_for_times_before(now_us + 1)
+        first = await setup.held()
+        await setup.commit.wait_for_times_before(now_us)
+        waiting = asyncio.ensure_future(setup.commit.wait_for_times_before(now_us + 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        setup.disk.release()
+        await waiting
+        assert first.done()
+        assert setup.committed == [0]
+
+    _run(tmp_path, test)
+
+
+def test_a_frame_that_a_thread_decides_about_may_have_any_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEDUP_IDS_ADMITTED_AT_ONCE", 0)
+    deciding, may_decide = threading.Event(), threading.Event()
+
+    async def test(setup: _Setup) -> None:
+        decide = setup.commit._queue.decide
+
+        def held(frame: FrameView) -> Decision:
+            deciding.set()
+            assert may_decide.wait(60)
+            return decide(frame)
+
+        monkeypatch.setattr(setup.commit._queue, "decide", held)
+        columns = Columns([b"v"], dedup_ids=[dedup_hash("id")])
+        frame_of_id = FrameView.parse(encode_frame(columns))
+        first = setup.commit.append(frame_of_id)
+        await until(deciding.is_set)
+        waiting = asyncio.ensure_future(setup.commit.wait_for_times_before(1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        may_decide.set()
+        await asyncio.gather(first, waiting)
+
+    _run(tmp_path, test)
+
+
+def test_nobody_waits_for_what_the_disk_refused(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        setup.disk.fail("append", "log")
+        with pytest.raises(StorageFull):
+            await setup.commit.append(frame(b"a"))
+        await setup.commit.wait_for_times_before(ManualClock().wall_us() + 1)
 
     _run(tmp_path, test)
 

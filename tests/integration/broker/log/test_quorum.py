@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.log.admission import Admission
 from goq.broker.log.group_commit import GroupCommit
@@ -116,6 +117,35 @@ def test_an_append_is_acknowledged_and_shown_when_the_high_watermark_passes_it(
         setup.quorum.reach(3)
         assert (await second).offset == 2
         assert setup.shown == [0, 2]
+
+    _run(tmp_path, test)
+
+
+def test_who_asks_for_all_of_a_time_waits_for_other_nodes_to_have_it(tmp_path: Path) -> None:
+    async def test(setup: _Setup) -> None:
+        now_us = ManualClock().wall_us()
+        append = setup.commit.append(frame(b"a"))
+        await setup.stored(1)
+        await setup.commit.wait_for_times_before(now_us)
+        waiting = asyncio.ensure_future(setup.commit.wait_for_times_before(now_us + 1))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        setup.quorum.reach(1)
+        await asyncio.gather(append, waiting)
+
+    _run(tmp_path, test)
+
+
+def test_who_asks_for_all_of_a_time_is_refused_if_other_nodes_do_not_have_it_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "QUORUM_WAIT_S", 0)
+
+    async def test(setup: _Setup) -> None:
+        append = setup.commit.append(frame(b"a"), acks=Acks.LEADER)
+        await append
+        with pytest.raises(TimedOut, match="have not confirmed"):
+            await setup.commit.wait_for_times_before(ManualClock().wall_us() + 1)
 
     _run(tmp_path, test)
 
