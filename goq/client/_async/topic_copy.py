@@ -2,9 +2,10 @@
 
 Each partition of the source has a producer id, which is a function of the replay. Its copies have
 sequences in each partition of the target. So the node drops copies that it has, also when the same
-replay runs twice at once. The progress of an earlier run is read from the target: the next
-sequence, and the last copy, whose header names its original. The copy goes on after that message,
-whatever retention has deleted of the source meanwhile.
+replay runs twice at once. The progress of another run is read from the target: the next sequence,
+and the last copy, whose header names its original. The copy goes on after that message, whatever
+retention has deleted of the source meanwhile. It does so too where the node had a sequence before:
+another run may have stored other messages under it, as the source lacked some of them by then.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ from goq.model import check_message
 
 BATCH_BYTES: Final = limits.MIB
 OVERTAKEN_MAX: Final = 20
+
+
+class _Overtaken(Exception):
+    """The target had some of the sequences: this run or another has stored copies under them."""
 
 
 class _CopyProgress(NamedTuple):
@@ -94,7 +99,7 @@ class TopicCopy:
             try:
                 await self._copy()
                 return
-            except (OutOfOrderSequence, TimedOut, TopicNotFound):
+            except (_Overtaken, OutOfOrderSequence, TimedOut, TopicNotFound):
                 # another run was faster, perhaps in a part, or the target was created again
                 await self._ask_topics()
                 self.known = min(self.known, self._total())
@@ -141,8 +146,9 @@ class TopicCopy:
                     continue
                 if self._plan.partition(partition, message.key) != target:
                     raise Conflict(
-                        f"{self._target} has got other partitions since this replay began: finish"
-                        " it into a new topic, or begin behind what is there with --from-offset",
+                        f"{self._target} or {self._replay.topic} has got other partitions since"
+                        " this replay began: finish it into a new topic, or begin behind what is"
+                        " there with --from-offset",
                         field="into",
                     )
                 return origin.offset
@@ -221,6 +227,8 @@ class TopicCopy:
         self._forget_batches()
         if self._options.on_stored is not None:
             self._options.on_stored(stored)
+        if any(result.duplicate for result in results):
+            raise _Overtaken
 
     def _frame(self, pair: tuple[int, int]) -> tuple[int, bytes]:
         source, target = pair

@@ -297,6 +297,30 @@ def test_what_retention_takes_from_the_source_meanwhile_shifts_nothing(
     assert origins(client, target) == [[f"{source}:0:{n}" for n in (*range(10), *range(15, 30))]]
 
 
+def test_two_of_the_same_at_once_double_nothing_though_one_came_after_retention(
+    node: RunningNode, client: Client
+) -> None:
+    source, target = new_topic(client, 1), new_topic(client, 1)
+    for n in range(15):
+        client.publish(source, f"{n}")
+    roll(node, source)
+    client.publish_many(source, [f"{n}" for n in range(15, 60)])
+    replay = client.replay(source, from_offset=0)
+    requests = itertools.count(1)
+
+    def crash(_count: int) -> None:
+        raise Crash
+
+    def overtake(_count: int) -> None:
+        if next(requests) == 2:  # this run has read what retention takes now
+            trim(node, source, 15)
+            with pytest.raises(Crash):
+                client.replay_into(replay, target, batch=10, on_stored=crash)
+
+    client.replay_into(replay, target, batch=10, before_send=overtake)
+    assert origins(client, target) == [[f"{source}:0:{n}" for n in (*range(10), *range(15, 60))]]
+
+
 def test_when_retention_took_the_last_copy_it_is_not_guessed_how_far_it_got(
     node: RunningNode, client: Client
 ) -> None:
