@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from goq.errors import GoqError, MessageNotFound
+from goq_cli.output.output import EXIT_IN_PART, warn
 from goq_cli.output.text import shown_field
 
 if TYPE_CHECKING:
@@ -82,6 +85,28 @@ def letters_of(
         after = answer.next
         if after is None:
             return
+
+
+@contextmanager
+def tells_count(total: Mapping[str, int], done: str) -> Generator[None]:
+    """Add to an error how many dead letters were redriven, or purged, before it."""
+    try:
+        yield
+    except GoqError as error:
+        if total[done]:
+            error.add_note(f"{total[done]:,} were {done} before")
+        raise
+
+
+def check_ids(topic: str, ids: list[str] | None, limit: int | None, matched: int) -> None:
+    """Raise ``MessageNotFound`` if no id is of a dead letter; exit with 1 if some are of none."""
+    missing = len(set(ids or ())) - matched
+    if missing <= 0 or limit is not None:
+        return
+    if matched:
+        warn(f"{missing} of the ids are of no such dead letters; see: goq dlq list {topic}")
+        raise typer.Exit(EXIT_IN_PART)
+    raise MessageNotFound(f"no id is of such a dead letter; see: goq dlq list {topic}", field="id")
 
 
 def cell(letter: Mapping[str, Any], name: str) -> str:

@@ -22,7 +22,9 @@ from goq_cli.dead_letter_filter import (
     Topic,
     Yes,
     cell,
+    check_ids,
     letters_of,
+    tells_count,
     wanted_by,
 )
 from goq_cli.output.output import confirm, notice, print_json
@@ -156,6 +158,7 @@ def redrive(
         return count if limit is None else min(count, limit)
 
     with (
+        tells_count(total, "redriven"),
         SESSION.long_client() as client,
         show_progress(shown=not dry_run, total=matched) as advance,
     ):
@@ -183,6 +186,7 @@ def redrive(
                 due_s = began_s + answer.redriven / rate
                 time.sleep(max(0.0, due_s - time.monotonic()))
     _print_total({"dry_run": dry_run, **total})
+    check_ids(topic, ids, limit, total["matched"])
     if total["looped"]:
         notice(f"{total['looped']} were put back too often already: --force puts them back again")
     if without_origin:
@@ -218,7 +222,7 @@ def purge(
         confirm(f"Purge {which} dead letters of {topic}?", yes)
     total = {"matched": 0, "purged": 0}
     after: str | None = None
-    with SESSION.client() as client:
+    with tells_count(total, "purged"), SESSION.client() as client:
         while limit is None or total["purged"] < limit:
             left = PORTION if limit is None else min(PORTION, limit - total["purged"])
             answer = client.purge_dead_letters(
@@ -230,6 +234,7 @@ def purge(
             if after is None:
                 break
     _print_total({"dry_run": dry_run, **total})
+    check_ids(topic, ids, limit, total["matched"])
     if dry_run:
         notice("nothing was changed")
 

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import time
 from typing import Any
 
+import pytest
+
 from tests.support.cli.command import Run
+from tests.support.cli.forked_goq import start_goq
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode
 
@@ -111,3 +116,32 @@ def test_a_purge_asks_first_and_then_takes_what_was_meant(
     assert [letter["value"] for letter in letters(node, topic)] == ["b"]
     assert goq("dlq", "purge", topic, "--yes").stdout == b"matched\tpurged\n1\t1\n"
     assert goq("dlq", "list", topic, "--json").stdout == b'{"messages":[]}\n'
+
+
+@pytest.mark.parametrize("command", [("redrive",), ("redrive", "--dry-run"), ("purge", "--yes")])
+def test_ids_of_no_dead_letter_are_told_by_the_exit_code(
+    goq: Run, node: RunningNode, topic: str, command: tuple[str, ...]
+) -> None:
+    die(node, topic, "a")
+    verb, *options = command
+    gone, there = ("--id", f"{topic}.dlq:0:7"), ("--id", f"{topic}.dlq:0:0")
+    refused = goq("dlq", verb, topic, *options, *gone, code=3).stderr
+    assert f"goq dlq list {topic}".encode() in refused
+    assert len(letters(node, topic)) == 1
+    partly = goq("dlq", verb, topic, *options, *gone, *there, code=1)
+    assert partly.stdout.splitlines()[1].startswith(b"1\t1")
+    assert b"1 of the ids" in partly.stderr
+
+
+def test_a_redrive_that_fails_says_how_many_were_redriven_before(
+    goq: Run, environment: dict[str, str], node: RunningNode, topic: str
+) -> None:
+    die(node, topic, *map(str, range(60)))
+    words = ["dlq", "redrive", topic, "--rate", "1"]
+    with start_goq(words, stderr=subprocess.PIPE, env=environment) as redrive:
+        eventually(lambda: len(letters(node, topic)) < 60)
+        for name in (topic, f"{topic}.dlq"):
+            node.call("DELETE", f"/v1/topics/{name}")
+        _, said = redrive.communicate(timeout=60)
+    assert redrive.returncode == 3
+    assert re.search(rb"goq: \d+ were redriven before\n", said)
