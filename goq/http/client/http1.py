@@ -5,18 +5,21 @@ Requests carry their length.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from goq import limits
+from goq.http.client.errors import ReadTimeout
 
 CONNECTIONS_MAX: Final = 64
 IDLE_S_MAX: Final = 60.0
 STREAM_BUFFER_BYTES_MAX: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 4 * limits.FRAME_BYTES_MAX
 
+ANSWER_BYTES_PER_S_MIN: Final = 1024
 _JOINED_BYTES_MAX: Final = 64 * 1024
 _PATH_CHARACTERS: Final = "/%:@!$&'()*+,;=~-._"
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -70,6 +73,29 @@ class RequestTimeouts:
     connect_s: float | None = None
     write_s: float | None = None
     read_s: float | None = None
+
+
+class AnswerPace:
+    """The time left for a whole answer: that of one wait, and a second for each KiB received.
+
+    A server that sends a byte now and then would keep its client waiting without end.
+    """
+
+    __slots__ = ("_timeout_s", "_until_s")
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._until_s = 0.0 if timeout_s is None else time.monotonic() + timeout_s
+
+    def left_s(self, received_bytes: int) -> float | None:
+        """Return how long to wait for more. Raises ``ReadTimeout``."""
+        if self._timeout_s is None or not received_bytes:
+            return self._timeout_s
+        until_s = self._until_s + received_bytes / ANSWER_BYTES_PER_S_MIN
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise ReadTimeout("the answer took too long")
+        return min(left_s, self._timeout_s)
 
 
 class ClientRequest(NamedTuple):

@@ -89,6 +89,7 @@ class ResponseReader:
         self.headers = _NO_HEADERS
         self.chunks: list[bytes] = []
         self.buffered_bytes = 0
+        self.received_bytes = 0
         self.started = False
         self.headers_complete = False
         self.complete = False
@@ -103,6 +104,7 @@ class ResponseReader:
     def feed(self, data: bytes) -> None:
         """Parse received bytes."""
         self.started = True
+        self.received_bytes += len(data)
         if not self.headers_complete:
             if self._pending:
                 data = self._pending + data

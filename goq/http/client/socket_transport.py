@@ -31,6 +31,7 @@ from goq.http.client.errors import (
 from goq.http.client.http1 import (
     ANSWER_BYTES_MAX,
     IDLE_S_MAX,
+    AnswerPace,
     ClientRequest,
     Origin,
     RequestTimeouts,
@@ -56,6 +57,7 @@ class _Connection:
     def __init__(self, origin: Origin, tls: ssl.SSLContext | None, timeout_s: float | None) -> None:
         self.origin = origin
         self.reader = ResponseReader()
+        self.pace = AnswerPace(None)
         self.idle_since_s = 0.0
         self._is_encrypted = tls is not None
         self._timeout_s = timeout_s
@@ -94,24 +96,24 @@ class _Connection:
         else:
             self.reader.eof()
 
-    def receive_all(self, bytes_max: int, timeout_s: float | None) -> bytes:
+    def receive_all(self, bytes_max: int) -> bytes:
         """Return the whole body; raise ``TooLarge`` for a longer one."""
         reader = self.reader
         while not reader.complete and reader.buffered_bytes <= bytes_max:
-            self.receive(timeout_s)
+            self.receive(self.pace.left_s(reader.received_bytes))
         if reader.buffered_bytes > bytes_max:
             raise TooLarge(f"an answer of over {bytes_max} bytes; ask for less at a time")
         return b"".join(reader.take())
 
-    def receive_rest(self, timeout_s: float | None) -> bytes:
+    def receive_rest(self) -> bytes:
         """Return the whole body. What the parser does not have yet is received in place."""
-        self._set_timeout(timeout_s)
         begun = self.reader.take()
         position = sum(map(len, begun))
         body = bytearray(position + self.reader.rest_bytes)
         body[:position] = b"".join(begun)
         with memoryview(body) as view:
             while position < len(body):
+                self._set_timeout(self.pace.left_s(position or 1))
                 try:
                     count = self._socket.recv_into(view[position:])
                 except TimeoutError as error:
@@ -187,9 +189,9 @@ class SocketTransport:
             connection = self._exchange(use, request)
             reader = connection.reader
             if _RECEIVE_BYTES < reader.rest_bytes <= body_bytes_max:
-                body = connection.receive_rest(request.timeouts.read_s)
+                body = connection.receive_rest()
             else:
-                body = connection.receive_all(body_bytes_max, request.timeouts.read_s)
+                body = connection.receive_all(body_bytes_max)
             response = WholeResponse(reader.status, reader.headers, body)
             self._release(use, reuse=reader.keep_alive)
             return response
@@ -309,8 +311,9 @@ class SocketTransport:
     ) -> None:
         connection.reader.reset()
         connection.send(pieces, timeouts.write_s)
+        pace = connection.pace = AnswerPace(timeouts.read_s)
         while not connection.reader.headers_complete:
-            connection.receive(timeouts.read_s)
+            connection.receive(pace.left_s(connection.reader.received_bytes))
 
     def _release(self, use: _Use, *, reuse: bool) -> None:
         """End a use; keep its connection for others if that may be used again."""
@@ -367,7 +370,7 @@ class SocketStream:
         connection = self._connection
         assert connection is not None
         try:
-            body = connection.receive_all(bytes_max, self._timeouts.read_s)
+            body = connection.receive_all(bytes_max)
             self._finish(reuse=connection.reader.keep_alive)
             return body
         finally:

@@ -34,6 +34,7 @@ from goq.http.client.http1 import (
     ANSWER_BYTES_MAX,
     IDLE_S_MAX,
     STREAM_BUFFER_BYTES_MAX,
+    AnswerPace,
     ClientRequest,
     Origin,
     RequestTimeouts,
@@ -57,6 +58,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
         self.reader = ResponseReader()
+        self.pace = AnswerPace(None)
         self.idle_since_s = 0.0
         self.failure: TransportError | None = None
         self._transport: asyncio.Transport
@@ -296,8 +298,9 @@ class ProtocolTransport:
     ) -> None:
         connection.reader.reset()
         await connection.send(pieces, timeouts.write_s)
+        pace = connection.pace = AnswerPace(timeouts.read_s)
         while not connection.reader.headers_complete:
-            await connection.receive(timeouts.read_s)
+            await connection.receive(pace.left_s(connection.reader.received_bytes))
 
     def _release(self, connection: _Connection | None, *, reuse: bool) -> None:
         if connection is not None:
@@ -349,7 +352,7 @@ class ProtocolStream:
         try:
             size_bytes = sum(map(len, chunks))
             while size_bytes <= bytes_max and not reader.complete:
-                await connection.receive(self._timeouts.read_s)
+                await connection.receive(connection.pace.left_s(reader.received_bytes))
                 size_bytes += reader.buffered_bytes
                 chunks += reader.take()
             if size_bytes > bytes_max:

@@ -251,6 +251,32 @@ def test_timeouts_are_kept(session: Session) -> None:
         session.close()
 
 
+@pytest.mark.parametrize(
+    ("begin", "piece", "end"),
+    [
+        (b"HTTP/1.1 200 OK\r\nA: ", b"a", b"\r\nContent-Length: 0\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\n", b"a", b"a" * 100),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100300\r\n\r\n", b"a", b"a" * 100_000),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n", b"0\r\n\r\n"),
+    ],
+)
+def test_a_server_that_sends_a_byte_now_and_then_holds_no_request(
+    session: Session, begin: bytes, piece: bytes, end: bytes
+) -> None:
+    def drips() -> Iterator[bytes]:
+        yield begin
+        for _ in range(300):
+            server.hold.wait(0.01)
+            yield piece
+        yield end
+
+    steps: Any = drips()
+    with ScriptedServer([steps], [[ok(b"fine")]]) as server, closing(session):
+        with pytest.raises(ReadTimeout):
+            session.ask(server.url, read=0.2)
+        assert session.ask(server.url)[2] == b"fine"
+
+
 def test_a_refused_connection_is_a_connect_error(session: Session) -> None:
     with ScriptedServer() as server:
         url = server.url
