@@ -16,7 +16,7 @@ import typer
 
 from goq import limits
 from goq.errors import GoqError, InvalidInput, NotFound, TooLarge, UsageError
-from goq.model import UNTERMINATED_HEADER, Header, Message, check_text
+from goq.model import UNTERMINATED_HEADER, Header, Message, check_message, check_text
 from goq_cli.input.rejects import FAIL, Rejects
 from goq_cli.input.splitter import Splitter
 from goq_cli.interrupts import Terminated
@@ -204,8 +204,7 @@ def feed(producer: Producer, fd: int, name: str, form: Form, rejects: Rejects) -
             for number, value in enumerate(values, first):
                 is_last_refused = False
                 try:
-                    for message, options in _parsed(value, f"{label}, line {number}", form):
-                        messages.append(producer.apply(message, options))
+                    messages += _applied(producer, value, f"{label}, line {number}", form)
                 except InvalidInput as error:
                     rejects.refuse(error)
                     rejects.keep(value + splitter.delimiter)
@@ -219,6 +218,16 @@ def feed(producer: Producer, fd: int, name: str, form: Form, rejects: Rejects) -
                 producer.send_many(messages)
 
 
+def _applied(producer: Producer, value: bytes, where: str, form: Form) -> list[Message]:
+    """Return the messages of one piece of input, all or none; raise ``InvalidInput`` naming it."""
+    try:
+        return [producer.apply(*parsed) for parsed in _parsed(value, where, form)]
+    except InvalidInput as error:
+        if error.detail.startswith(where):
+            raise
+        raise type(error)(f"{where}: {error.detail}", field=error.field) from None
+
+
 def _parsed(value: bytes, where: str, form: Form) -> list[tuple[Message, DeliveryOptions]]:
     """Return the messages of one piece of input; raise ``InvalidInput``."""
     if form.jsonl:
@@ -228,10 +237,12 @@ def _parsed(value: bytes, where: str, form: Form) -> list[tuple[Message, Deliver
 
         return [
             (
-                Message(
-                    message.value,
-                    message.key if form.key is None else form.key,
-                    (*form.headers, *message.headers),
+                _within_limits(
+                    Message(
+                        message.value,
+                        message.key if form.key is None else form.key,
+                        (*form.headers, *message.headers),
+                    )
                 ),
                 _overridden(options, form.delivery),
             )
@@ -245,7 +256,16 @@ def _parsed(value: bytes, where: str, form: Form) -> list[tuple[Message, Deliver
             f"{where}: no {form.key_separator.decode(errors='replace')!r}"
             " to tell the key from the value; the lines before it are stored"
         )
-    return [(Message(rest, key, form.headers), form.delivery)]
+    message = Message(rest, key, form.headers)
+    if len(key) > limits.KEY_BYTES_MAX:  # nothing else can be over a limit in this line alone
+        _within_limits(message)
+    return [(message, form.delivery)]
+
+
+def _within_limits(message: Message) -> Message:
+    """Return a message that can be published; raise ``InvalidInput``."""
+    check_message(message, field="message")
+    return message
 
 
 def _overridden(options: DeliveryOptions, given: DeliveryOptions) -> DeliveryOptions:

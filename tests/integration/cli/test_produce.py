@@ -343,3 +343,34 @@ def test_malformed_lines_are_left_out_and_what_comes_before_an_error_is_stored_a
     assert b"line 2" in done.stderr
     assert b"1 messages were stored" in done.stderr
     goq("produce", topic, "--on-error", "missing/file", stdin=b"a\n", code=2)
+
+
+LONG_KEY = "k" * (limits.KEY_BYTES_MAX + 1)
+WRONG_LINES = (
+    (f"{LONG_KEY}:2", "--key-sep", ":"),
+    (json.dumps({"value": "2", "headers": {"h": "x" * (limits.HEADERS_BYTES_MAX + 1)}}), "--jsonl"),
+    (json.dumps({"value": "2", "headers": {"": "x"}}), "--jsonl"),
+    (json.dumps({"value": "2", "headers": {f"{n}": "x" for n in range(99)}}), "--jsonl"),
+    (json.dumps({"value": "2", "key": LONG_KEY}), "--jsonl"),
+    (json.dumps({"value": "2", "priority": "none"}), "--jsonl"),
+    (json.dumps({"messages": [{"value": "2"}, {"value": "2", "delay": "soon"}]}), "--jsonl"),
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG_LINES, ids=range(len(WRONG_LINES)))
+def test_a_line_over_any_limit_is_named_and_leaves_the_others_alone(
+    goq: Run, topic: str, tmp_path: Path, wrong: tuple[str, ...]
+) -> None:
+    line, *options = wrong
+    goq("topic", "create", topic, "--partitions", "1")
+    others = [json.dumps({"value": "1"}), json.dumps({"value": "3"})]
+    first, last = others if options == ["--jsonl"] else ("a:1", "c:3")
+    data = "".join(f"{each}\n" for each in (first, line, last)).encode()
+    done = goq("produce", topic, *options, stdin=data, code=7)
+    assert b"stdin, line 2: " in done.stderr
+    assert b"1 messages were stored" in done.stderr
+    assert goq("consume", topic).stdout == b"1\n"
+    done = goq("produce", topic, *options, "--on-error", "kept", stdin=data, code=1)
+    assert b"1 messages were left out; they are in kept" in done.stderr
+    assert (tmp_path / "kept").read_text() == f"{line}\n"
+    assert goq("consume", topic).stdout == b"1\n1\n3\n"
