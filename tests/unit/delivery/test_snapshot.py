@@ -39,8 +39,8 @@ from tests.support.delivery.model import canonical
 from tests.support.delivery.steps import run_history
 
 
-def restored(state: PartitionState) -> PartitionState:
-    fresh = PartitionState()
+def restored(state: PartitionState, over: PartitionState | None = None) -> PartitionState:
+    fresh = over or PartitionState()
     fresh.extend_to(state.end_offset)
     for event in decode_events(encode_events(list(snapshot_of(state, state.end_offset)))):
         fresh.apply(event, 0, 0)
@@ -82,6 +82,21 @@ def test_names_of_producers_are_restored_in_the_order_in_which_they_were_given()
         state.apply(Named(producer_id, f"client-{producer_id}"), 0, 1)
     assert list(state.producer_names) == [1, 2, 3]
     assert list(restored(state).producer_names.items()) == list(state.producer_names.items())
+
+
+def test_a_snapshot_replaces_what_a_state_had() -> None:
+    before, state = PartitionState(), PartitionState()
+    for each, name in ((before, "before"), (state, "after")):
+        each.extend_to(10)
+        for event in (
+            Named(len(name), name),
+            Leased(name, "c", 1000, [(0, 3, 1)]),
+            Moved(len(name), 2),
+            Rescheduled(len(name), 5),
+            Cancelled([(len(name), len(name) + 1)]),
+        ):
+            each.apply(event, 1, 1)
+    assert canonical(restored(state, over=before)) == canonical(restored(state))
 
 
 def test_a_partition_knows_so_many_names_and_forgets_the_one_given_longest_ago() -> None:
