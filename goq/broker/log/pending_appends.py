@@ -227,33 +227,30 @@ class PendingAppends:
     def _answer_overdue(self) -> None:
         """Answer what waits for too long; what is stored may still be committed."""
         now_s, wait_s = self._loop.time(), limits.QUORUM_WAIT_S
-        self._overdue = None
-        stored, self._repeated, repeated = list(self._stored), [], self._repeated
         unknown = TimedOut(
             f"the other replicas have not confirmed this for {wait_s:g} s: it is stored or not;"
             " goq cluster status says which nodes are missing",
             retry_after_ms=1000,
         )
-        due_s: list[float] = []
-        for batch in stored:
-            if batch.since_s + wait_s > now_s:
-                due_s.append(batch.since_s + wait_s)
-                continue
+
+        def is_overdue(since_s: float) -> bool:
+            return since_s + wait_s <= now_s
+
+        for batch in [each for each in self._stored if is_overdue(each.since_s)]:
             for frame in batch.written:
                 reject(frame.done, unknown)
-        for repetition in repeated:
-            if repetition.since_s + wait_s > now_s:
-                due_s.append(repetition.since_s + wait_s)
-                self._repeated.append(repetition)
-            else:
-                reject(repetition.done, unknown)
-        for done, since_s in list(self._doubtful.items()):
-            if since_s + wait_s > now_s:
-                due_s.append(since_s + wait_s)
-            else:
-                self._refuse_surely(done, NotLeader("another node may lead by now; ask again"))
-        if due_s:
-            self._overdue = self._loop.call_at(min(due_s), self._answer_overdue)
+        repeated = self._repeated
+        self._repeated = [each for each in repeated if not is_overdue(each.since_s)]
+        for repetition in [each for each in repeated if is_overdue(each.since_s)]:
+            reject(repetition.done, unknown)
+        for done in [done for done, since_s in self._doubtful.items() if is_overdue(since_s)]:
+            self._refuse_surely(done, NotLeader("another node may lead by now; ask again"))
+        since = [batch.since_s for batch in self._stored]
+        since += [repetition.since_s for repetition in self._repeated]
+        left = [each for each in (*since, *self._doubtful.values()) if not is_overdue(each)]
+        self._overdue = None
+        if left:
+            self._overdue = self._loop.call_at(min(left) + wait_s, self._answer_overdue)
 
     def forget(self, error: GoqError) -> None:
         """Fail all: the outcome of those on the disk is unknown here.
