@@ -270,7 +270,7 @@ class NodeServer:
         config = self.config.broker
         server = HttpServer(
             app.handle if self._spans is None else self._spans.traced(app.handle),
-            problem_response,
+            lambda error, _headers: problem_response(error),
             HttpLimits(connections_max=connections_max()),
             self.config.host_names,
             app.failures,

@@ -403,7 +403,8 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: GoqError) -> None:
         """Answer a request or connection that is not served, then close."""
-        self._writer.write(self._shared.failure(error, None), CLOSE, None)
+        answer = self._shared.failure(error, None, self._reader.refused_headers)
+        self._writer.write(answer, CLOSE, None)
         if self._eof or not self._transport.can_write_eof():
             self._close()
             return

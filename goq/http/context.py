@@ -52,6 +52,9 @@ class HttpLimits(msgspec.Struct, frozen=True):
     heartbeat_ms: int = limits.HEARTBEAT_MS
 
 
+OnError = Callable[[GoqError, Mapping[str, str]], Response]
+"""Makes the response of an error, from it and the headers of the request."""
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 OnUnreadBody = Callable[[Request, bool], None]
 """Gets a request whose body has not arrived with its head, and whether the body is large; raises
 ``GoqError`` to refuse it."""
@@ -145,7 +148,7 @@ class ServerContext:
     def __init__(
         self,
         handler: Handler,
-        on_error: Callable[[GoqError], Response],
+        on_error: OnError,
         limits: HttpLimits,
         allowed_hosts: AllowedHosts,
         failures: FailureLog,
@@ -195,8 +198,13 @@ class ServerContext:
             self.known_hosts.clear()
         self.known_hosts.add(host)
 
-    def failure(self, error: BaseException, request: Request | None) -> Response:
-        """Return the error response for ``error``.
+    def failure(
+        self,
+        error: BaseException,
+        request: Request | None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> Response:
+        """Return the error response for ``error``; ``headers`` are those of a refused request.
 
         An error that is not a ``GoqError`` is a bug: it is logged with its traceback, and the
         client gets an internal error without details.
@@ -207,7 +215,7 @@ class ServerContext:
             logger.error("request %s failed: %r", bug_id, request, exc_info=error)
             error = GoqError(f"internal error; the node's log has the cause of request {bug_id}")
         try:
-            response = self.on_error(error)
+            response = self.on_error(error, headers if request is None else request.headers)
         except Exception:
             logger.exception("on_error failed for %r", error)
             return Response(500)

@@ -83,6 +83,7 @@ class RequestParser:
         "error",
         "pause_s",
         "phase",
+        "refused_headers",
         "requests",
         "unread",
         "wants_continue",
@@ -100,6 +101,8 @@ class RequestParser:
         self._bodies_held_bytes = 0
         self.requests: deque[Request] = deque()
         self.error: GoqError | None = None
+        self.refused_headers: dict[str, str] = {}
+        """The headers of the request that was read when the error came, as far as they were."""
         self.pause_s = 0.0
         """How long to hold the answer to the error."""
         self.ended = False
@@ -156,6 +159,7 @@ class RequestParser:
     def fail(self, error: GoqError) -> None:
         """End reading with ``error`` and release the body read so far."""
         self.error = error
+        self.refused_headers = self._headers
         self.ended = True
         self.wants_continue = False
         self.phase = Phase.IDLE

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from goq import limits
-from goq.errors import GoqError
 from goq.histogram import Histogram
 from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
-from goq.http.context import HttpLimits, OnUnreadBody, ServerContext
+from goq.http.context import HttpLimits, OnError, OnUnreadBody, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.loop_watch import Holder
-from goq.http.message import CreateProtocol, Handler, Response
+from goq.http.message import CreateProtocol, Handler
 from goq.http.tls.handshake import TlsHandshake
 
 BACKLOG: Final = 1024
@@ -28,7 +27,8 @@ class HttpServer:
 
     The handler is called in the event loop. A ``Response`` is sent at once. An awaitable runs as a
     task, which is cancelled when the client disconnects. ``on_error`` makes the response of a
-    ``GoqError``, raised by the handler or by the server itself. Any other exception is logged as
+    ``GoqError``, raised by the handler or by the server itself, and gets the headers of the request
+    as far as they are known. Any other exception is logged as
     ``goq.http`` and answered as an internal error. ``hosts`` are the names by which requests may
     call the server; by default every name is allowed. ``on_unread_body`` gets a request whose body
     did not arrive with its head, before more of it is read, and raises ``GoqError`` to refuse it. A
@@ -40,7 +40,7 @@ class HttpServer:
     def __init__(
         self,
         handler: Handler,
-        on_error: Callable[[GoqError], Response],
+        on_error: OnError,
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
         hosts: Iterable[str] | None = None,
         failures: FailureLog | None = None,

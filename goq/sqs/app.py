@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from goq import limits
@@ -172,13 +172,14 @@ class SqsApp:
                 self._audit.note_refusal(request, refusal)
             raise refusal from answer
 
-    def on_error(self, error: GoqError) -> Response:
+    def on_error(self, error: GoqError, headers: Mapping[str, str]) -> Response:
         """Return the answer to a request that is not acceptable HTTP, or has not been read."""
         if isinstance(error.__cause__, _RefusedHead):
             return error.__cause__.answer
         kind = "RequestThrottled" if isinstance(error, TooManyRequests) else "InvalidRequest"
         shown = SqsError(kind, error.detail, error.http_status)
-        return JsonExchange(Request("POST", "/")).encode_error(shown, _new_request_id())
+        refused = Request("POST", "/", headers=dict(headers))
+        return _exchange(refused).encode_error(shown, _new_request_id())
 
     def _begin(self, request: Request, exchange: Exchange) -> Awaitable[Any]:
         """Begin the operation of a request. Raises ``SqsError``."""

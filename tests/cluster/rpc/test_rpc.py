@@ -58,7 +58,7 @@ def _client(secret: bytes = SECRET, disk: str = "") -> RpcClient:
 def _with_node(test: Callable[[_Node, str], Awaitable[None]], secret: bytes = SECRET) -> None:
     async def main() -> None:
         node = _Node(secret)
-        server = HttpServer(node.handle, lambda error: Response(error.http_status))
+        server = HttpServer(node.handle, lambda error, _headers: Response(error.http_status))
         await server.start("127.0.0.1", 0)
         try:
             await test(node, f"http://127.0.0.1:{server.addresses[0][1]}")

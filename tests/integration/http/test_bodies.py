@@ -235,7 +235,7 @@ def test_the_end_of_a_large_body_copies_none_of_what_came_before(
     monkeypatch.setattr(request_parser, "GATHERED_BYTES", 64 * 1024)
     piece, count = bytes(range(256)) * 256, 64
     shared = ServerContext(
-        echo, lambda _error: Response(500), HttpLimits(), AllowedHosts(None), FailureLog()
+        echo, lambda _error, _headers: Response(500), HttpLimits(), AllowedHosts(None), FailureLog()
     )
     parser = RequestParser(shared, "peer")
     parser.feed(

@@ -228,10 +228,10 @@ def test_an_answer_that_cannot_be_sent_as_given_becomes_an_internal_error(run, c
 
 
 def test_an_error_in_the_making_of_errors_still_gives_an_answer(run, caplog):
-    def broken(error):
+    def broken(error, headers):
         raise RuntimeError("also broken")
 
-    def unsendable(error):
+    def unsendable(error, headers):
         return Response(500, headers={"X": "\n"})
 
     def handler(request):

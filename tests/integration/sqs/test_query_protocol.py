@@ -209,6 +209,14 @@ def test_a_wrong_form_gets_an_error_of_the_protocol(url: str, form: str, code: s
     assert error(raw_request(url, form.encode(), FORM)) == (400, code, "Sender")
 
 
+def test_a_form_that_is_too_large_to_be_read_gets_an_error_of_the_protocol(url: str) -> None:
+    answer = raw_request(url, b"", FORM | {"Content-Length": "1000000000"})
+    assert answer.headers["content-type"] == "text/xml"
+    assert error(answer) == (413, "InvalidRequest", "Sender")
+    other = {"Content-Type": "application/x-amz-json-1.0", "Content-Length": "1000000000"}
+    assert raw_request(url, b"", other).json["__type"] == "InvalidRequest"
+
+
 def test_a_large_form_is_read_beside_the_event_loop(
     url: str, queue: str, node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -114,7 +114,7 @@ async def serving(handler: Handler, limits: HttpLimits | None = None) -> AsyncIt
         assert server.bodies_in_flight_bytes == 0
 
 
-def problem(error: GoqError) -> Response:
+def problem(error: GoqError, _headers: Mapping[str, str]) -> Response:
     return Response(error.http_status, f"{error.code}: {error.detail}".encode(), "text/plain")
 
 

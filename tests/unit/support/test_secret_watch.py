@@ -82,7 +82,7 @@ def test_whatever_a_node_sends_passes_the_watch(planted: Planted) -> None:
                 return Response(201, b'{"token":"%b"}' % planted.token.encode())
             return Response(200, b"", headers={"X-Sent": planted.token})
 
-        server = HttpServer(handle, lambda error: Response(error.http_status))
+        server = HttpServer(handle, lambda error, _headers: Response(error.http_status))
         await server.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.addresses[0])
         writer.write(b"GET %b HTTP/1.0\r\n\r\n" % path)
