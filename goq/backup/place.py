@@ -195,14 +195,16 @@ class BackupPlace:
     def add(self, manifest: BackupManifest) -> str:
         """Write a manifest, durably and atomically; return its name.
 
-        Raises ``Conflict`` if a store lacks an object of it.
+        Raises ``Conflict`` if a store lacks an object of it, or some of its bytes.
         """
         if self.store is not None:
             self._sizes = None
-            gone = [f for f in manifest.files if f.digest and self.object_size(f.digest) < 0]
+            files = [f for f in manifest.files if f.digest]
+            gone = [f for f in files if self.object_size(f.digest) != f.size_bytes]
             if gone:
                 raise Conflict(f"{len(gone)} objects were removed from {self.where} meanwhile, as"
-                               " by a prune; back up again")  # fmt: skip
+                               " by a prune, or are shorter there than they were sent; back up"
+                               " again")  # fmt: skip
         self.disk.sync_names(self.objects)
         known, time_us = set(self.names()), manifest.time_us
         while (name := _name_of(time_us)) in known:

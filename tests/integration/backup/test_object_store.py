@@ -178,8 +178,9 @@ def test_backups_of_several_nodes_at_once_do_each_other_no_harm(
     assert verify_place(place).problems == []
 
 
-def test_objects_that_are_removed_before_the_manifest_is_written_are_missed(
-    url: str, place: BackupPlace, tmp_path: Path, server: S3Server
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_objects_that_are_removed_or_cut_before_the_manifest_is_written_are_missed(
+    url: str, place: BackupPlace, tmp_path: Path, server: S3Server, is_cut: bool
 ) -> None:
     stopped_source(tmp_path / "data")
     backed_up(tmp_path / "data", url)
@@ -187,9 +188,14 @@ def test_objects_that_are_removed_before_the_manifest_is_written_are_missed(
     assert manifest is not None
     place.add(manifest)
     key = server.keys(f"{tmp_path.name}/objects/")[0]
-    server.client.delete_object(Bucket=BUCKET, Key=key)
+    if is_cut:
+        server.client.put_object(Bucket=BUCKET, Key=key, Body=b"its first bytes")
+    else:
+        server.client.delete_object(Bucket=BUCKET, Key=key)
     with pytest.raises(Conflict, match="back up again"):
         place.add(manifest)
+    assert backed_up(tmp_path / "data", url) > 0
+    assert not verify_place(open_place(RealDisk(), url), place.names()[-1]).problems
 
 
 @pytest.mark.parametrize(
