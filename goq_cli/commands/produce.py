@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -16,7 +15,8 @@ import typer
 
 from goq import limits
 from goq.errors import GoqError, InvalidInput, NotFound, TooLarge, UsageError
-from goq.model import UNTERMINATED_HEADER, Header, Message, check_message, check_text
+from goq.model import UNTERMINATED_HEADER, Header, Message, check_text
+from goq_cli.input.form import Form
 from goq_cli.input.rejects import FAIL, Rejects
 from goq_cli.input.splitter import Splitter
 from goq_cli.interrupts import Terminated
@@ -26,33 +26,8 @@ from goq_cli.session import SESSION, ClientId, RetryFor
 
 if TYPE_CHECKING:
     from goq.client import Producer, PublishedBatch
-    from goq.client.delivery_options import DeliveryOptions
 
 STDIN = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The form of the input, and the options of its messages."""
-
-    delimiter: bytes
-    jsonl: bool
-    whole: bool
-    key: bytes | None
-    key_separator: bytes | None
-    headers: tuple[Header, ...]
-    delivery: DeliveryOptions
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether messages have values only."""
-        return not (
-            self.jsonl
-            or self.headers
-            or self.key is not None
-            or self.key_separator
-            or any(option is not None for option in self.delivery)
-        )
 
 
 def command(
@@ -204,7 +179,7 @@ def feed(producer: Producer, fd: int, name: str, form: Form, rejects: Rejects) -
             for number, value in enumerate(values, first):
                 is_last_refused = False
                 try:
-                    messages += _applied(producer, value, f"{label}, line {number}", form)
+                    messages += form.messages(value, f"{label}, line {number}", producer)
                 except InvalidInput as error:
                     rejects.refuse(error)
                     rejects.keep(value + splitter.delimiter)
@@ -216,64 +191,6 @@ def feed(producer: Producer, fd: int, name: str, form: Form, rejects: Rejects) -
         finally:
             if messages:
                 producer.send_many(messages)
-
-
-def _applied(producer: Producer, value: bytes, where: str, form: Form) -> list[Message]:
-    """Return the messages of one piece of input, all or none; raise ``InvalidInput`` naming it."""
-    try:
-        return [producer.apply(*parsed) for parsed in _parsed(value, where, form)]
-    except InvalidInput as error:
-        if error.detail.startswith(where):
-            raise
-        raise type(error)(f"{where}: {error.detail}", field=error.field) from None
-
-
-def _parsed(value: bytes, where: str, form: Form) -> list[tuple[Message, DeliveryOptions]]:
-    """Return the messages of one piece of input; raise ``InvalidInput``."""
-    if form.jsonl:
-        if not value.strip():
-            return []
-        from goq_cli.input.jsonl import parse_messages
-
-        return [
-            (
-                _within_limits(
-                    Message(
-                        message.value,
-                        message.key if form.key is None else form.key,
-                        (*form.headers, *message.headers),
-                    )
-                ),
-                _overridden(options, form.delivery),
-            )
-            for message, options in parse_messages(value, where)
-        ]
-    if form.key_separator is None:
-        return [(Message(value, form.key, form.headers), form.delivery)]
-    key, separator, rest = value.partition(form.key_separator)
-    if not separator:
-        raise InvalidInput(
-            f"{where}: no {form.key_separator.decode(errors='replace')!r}"
-            " to tell the key from the value; the lines before it are stored"
-        )
-    message = Message(rest, key, form.headers)
-    if len(key) > limits.KEY_BYTES_MAX:  # nothing else can be over a limit in this line alone
-        _within_limits(message)
-    return [(message, form.delivery)]
-
-
-def _within_limits(message: Message) -> Message:
-    """Return a message that can be published; raise ``InvalidInput``."""
-    check_message(message, field="message")
-    return message
-
-
-def _overridden(options: DeliveryOptions, given: DeliveryOptions) -> DeliveryOptions:
-    """Return the options of a line, overridden by those of the command line."""
-    if given.delay is not None or given.deliver_at is not None:
-        options = options._replace(delay=None, deliver_at=None)
-    said = {name: value for name, value in given._asdict().items() if value is not None}
-    return options._replace(**said)
 
 
 def _whole(fd: int, label: str) -> bytes:
