@@ -19,7 +19,7 @@ _UNKNOWN_LANE = -1  # before all lanes: what a partition has is known once its q
 
 
 class _Known:
-    """What a group knows: ``lanes`` of partitions with messages, and those to look at again."""
+    """The partitions known to a group: lanes of those with messages, and those to look at again."""
 
     __slots__ = ("changed", "lanes", "seen")
 
