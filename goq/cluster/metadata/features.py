@@ -21,6 +21,7 @@ level 12  the head of a call between nodes proves who sends its body
 level 13  a topic may be created with messages that a node has already
 level 14  small calls between nodes go over their streams, and fetch sessions are renewed there
 level 15  calls that a node holds until there is news go over streams, too
+level 16  a schedule takes an earlier run than its last after a clock that was ahead was set back
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from goq.cluster.metadata.commands import (
 )
 from goq.cluster.metadata.state import MetadataState
 
-OWN_LEVEL: Final = 15
+OWN_LEVEL: Final = 16
 """The highest level that this version of goq knows."""
 
 DIGESTS_LEVEL: Final = 1
@@ -64,6 +65,7 @@ HEAD_PROOFS_LEVEL: Final = 12
 ADOPTION_LEVEL: Final = 13
 STREAM_CALLS_LEVEL: Final = 14
 HELD_CALLS_LEVEL: Final = 15
+EARLIER_RUNS_LEVEL: Final = 16
 
 _COMMAND_LEVELS: dict[type, int] = {
     RegisterNodeWithLevel: 1,
@@ -155,3 +157,8 @@ def has_stream_calls(state: MetadataState) -> bool:
 def has_held_calls(state: MetadataState) -> bool:
     """Whether all nodes know calls over streams that are held, and can be given up."""
     return state.features.level >= HELD_CALLS_LEVEL
+
+
+def has_earlier_runs(state: MetadataState) -> bool:
+    """Whether all nodes take earlier runs of schedules after a clock was set back."""
+    return state.features.level >= EARLIER_RUNS_LEVEL

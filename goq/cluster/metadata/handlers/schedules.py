@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from goq.cluster.metadata.commands import DeleteSchedule, PutSchedule, RecordScheduleRuns
+from goq.cluster.metadata.features import has_earlier_runs
 from goq.cluster.metadata.results import Accepted, Applied, CommandRejected
 from goq.cluster.metadata.state import MetadataState
 from goq.errors import GoqError
@@ -37,7 +38,15 @@ def delete_schedule(state: MetadataState, command: DeleteSchedule) -> Applied:
 
 def record_schedule_runs(state: MetadataState, command: RecordScheduleRuns) -> Applied:
     """Record the times that schedules have published for."""
+    runs = command.runs
+    if not has_earlier_runs(state):
+        known = state.schedules
+        runs = {
+            name: run
+            for name, run in runs.items()
+            if name in known and run.due_ms > known[name].last_due_ms
+        }
     return Applied(
-        replace(state, schedules=with_runs(state.schedules, command.runs)),
+        replace(state, schedules=with_runs(state.schedules, runs)),
         Accepted(state.version, f"runs of {len(command.runs)} schedules recorded"),
     )

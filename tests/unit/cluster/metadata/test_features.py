@@ -10,7 +10,9 @@ from goq.cluster.controller.controller import decide
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.broker_store import check_optional
 from goq.cluster.metadata.commands import (
+    PutSchedule,
     RaiseFeatureLevel,
+    RecordScheduleRuns,
     RegisterNode,
     RegisterNodeWithLevel,
     RenewLeadership,
@@ -28,6 +30,7 @@ from goq.cluster.metadata.features import (
 from goq.cluster.metadata.state import MetadataState
 from goq.config.topic import TopicSettings
 from goq.errors import Unavailable
+from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
 from tests.support.cluster.metadata.states import after, nodes, partition, refused, with_topic
 
 
@@ -52,6 +55,20 @@ def test_the_level_is_raised_when_all_nodes_are_known_to_have_it() -> None:
     state = raised(state)
     assert has_digests(state)
     assert {node.feature_level for node in state.nodes.values()} == {1}
+
+
+@pytest.mark.parametrize(("level", "last_ms"), [(15, 9_000_000), (16, 1000)])
+def test_an_earlier_run_of_a_schedule_counts_once_all_nodes_take_it(
+    level: int, last_ms: int
+) -> None:
+    state = nodes(3)
+    for each in range(1, level + 1):
+        state = raised(state, each)
+    record = ScheduleRecord("s", "t", '[{"value":"x"}]', "", "", 1000, "", 1, 1)
+    state = after(state, PutSchedule(record))
+    for due_ms in (9_000_000, 1000):
+        state = after(state, RecordScheduleRuns({"s": ScheduleRun(due_ms)}))
+    assert state.schedules["s"].last_due_ms == last_ms
 
 
 @pytest.mark.parametrize(
