@@ -77,7 +77,13 @@ _HOMES = {
 
 # What a client imports for some calls only. Programs have it all from the beginning: a fork while
 # another thread imports would lock the import in the child.
-_PARTS = ("consumer", "receive", "replay_reader", "topic_copy", "topic_reader")
+_PARTS = (
+    "consume.consumer",
+    "consume.receive",
+    "log.replay_reader",
+    "log.topic_copy",
+    "log.topic_reader",
+)
 _PARTS_OF = {"AsyncClient": "goq.client._async", "Client": "goq.client._sync"}
 
 

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from goq.client._async.client import AsyncClient
-    from goq.client._async.producer import AsyncProducer
-    from goq.client._async.receive import AsyncDeliveryBatch
-    from goq.client._async.settlement import AsyncReceivedMessage
+    from goq.client._async.consume.receive import AsyncDeliveryBatch
+    from goq.client._async.consume.settlement import AsyncReceivedMessage
+    from goq.client._async.publish.producer import AsyncProducer
     from goq.client._sync.client import Client
-    from goq.client._sync.producer import Producer
-    from goq.client._sync.receive import DeliveryBatch
-    from goq.client._sync.settlement import ReceivedMessage
+    from goq.client._sync.consume.receive import DeliveryBatch
+    from goq.client._sync.consume.settlement import ReceivedMessage
+    from goq.client._sync.publish.producer import Producer
     from goq.client.messages import (
         CopyResult,
         DamagedRange,
@@ -200,9 +200,9 @@ __all__ = [
 _MODULES = {
     "ArchiveSummary": "results.topic",
     "AsyncClient": "_async.client",
-    "AsyncDeliveryBatch": "_async.receive",
-    "AsyncProducer": "_async.producer",
-    "AsyncReceivedMessage": "_async.settlement",
+    "AsyncDeliveryBatch": "_async.consume.receive",
+    "AsyncProducer": "_async.publish.producer",
+    "AsyncReceivedMessage": "_async.consume.settlement",
     "AuditEntry": "results.audit",
     "Client": "_sync.client",
     "ClusterConfiguration": "results.cluster",
@@ -216,7 +216,7 @@ _MODULES = {
     "DamagedRange": "messages",
     "DeadLetterDescription": "results.dead_letter",
     "DeadLetterPage": "results.dead_letter",
-    "DeliveryBatch": "_sync.receive",
+    "DeliveryBatch": "_sync.consume.receive",
     "EarlierDeath": "results.dead_letter",
     "FailedDelivery": "results.dead_letter",
     "FailedReceipt": "messages",
@@ -254,12 +254,12 @@ _MODULES = {
     "PartitionHandover": "results.group",
     "PartitionReassignment": "results.cluster",
     "PartitionReset": "results.group",
-    "Producer": "_sync.producer",
+    "Producer": "_sync.publish.producer",
     "Published": "messages",
     "PublishedBatch": "messages",
     "PurgeResult": "results.dead_letter",
     "ReadBatch": "messages",
-    "ReceivedMessage": "_sync.settlement",
+    "ReceivedMessage": "_sync.consume.settlement",
     "RedriveResult": "results.dead_letter",
     "Replay": "replay_plan",
     "ReplicaEnd": "results.cluster",

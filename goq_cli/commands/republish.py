@@ -149,7 +149,7 @@ def _look(options: SinkOptions, *, dry_run: bool) -> bool:
 
 def _open(options: SinkOptions) -> None:
     """Create the target, now that the query is known to be right."""
-    from goq.client._sync.frame_publisher import FramePublisher
+    from goq.client._sync.publish.frame_publisher import FramePublisher
 
     with SESSION.long_client() as client:
         FramePublisher(client).open_topic(options.topic)

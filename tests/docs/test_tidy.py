@@ -22,8 +22,6 @@ LARGE_FOLDERS = {
     "goq": "the public root",
     "goq_cli/commands": "one module a command",
     "goq/api/routes": "one module a resource",
-    "goq/client/_async": "the client and its parts; _sync is made of it",
-    "goq/client/_sync": "made of _async",
 }
 OPENINGS = ("Let", "Hear", "Being", "Who", "What")
 NOUNS = ("routing", "hashing", "framing", "staging", "sharing", "string")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from goq import limits
 from goq.client import Client
-from goq.client._sync.frame_publisher import FramePublisher
+from goq.client._sync.publish.frame_publisher import FramePublisher
 from goq.frame.encoder import columns_from_messages, encode_frame
 from goq.model import Message
 from goq.pipeline.arrow.node_source import NodeSource

@@ -12,14 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from goq import limits
-from goq.client._async.admin import AsyncAdmin
+from goq.client._async.admin.admin import AsyncAdmin
+from goq.client._async.consume.settlement import AsyncReceivedMessage, Settler
+from goq.client._async.consume.settlement_client import AsyncSettlementClient
 from goq.client._async.http import Http
-from goq.client._async.log_client import AsyncLogClient
-from goq.client._async.producer import AsyncProducer, ProducerOptions
-from goq.client._async.publisher import DirectPublisher, Publisher
+from goq.client._async.log.log_client import AsyncLogClient
+from goq.client._async.publish.producer import AsyncProducer, ProducerOptions
+from goq.client._async.publish.publisher import DirectPublisher, Publisher
 from goq.client._async.runtime import notify_dropped
-from goq.client._async.settlement import AsyncReceivedMessage, Settler
-from goq.client._async.settlement_client import AsyncSettlementClient
 from goq.client.arguments import (
     FOREVER,
     Duration,
@@ -49,8 +49,8 @@ from goq.model import check_client_id, check_name, check_text
 from goq.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
-    from goq.client._async.consumer import Consumer
-    from goq.client._async.receive import AsyncDeliveryBatch, ReceiveOptions
+    from goq.client._async.consume.consumer import Consumer
+    from goq.client._async.consume.receive import AsyncDeliveryBatch, ReceiveOptions
 
 
 class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
@@ -295,7 +295,7 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         The loop waits for topics to be created. With ``until_empty``, or without
         ``wait_for_topics``, it raises ``TopicNotFound``. Raises ``InvalidInput``.
         """
-        from goq.client._async.consumer import ConsumeOptions, Consumer
+        from goq.client._async.consume.consumer import ConsumeOptions, Consumer
         from goq.client.protocol.topic_selection import TopicSelection
 
         check_int(max_messages, "max_messages")
@@ -358,7 +358,7 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         consumer: str | None = None,
     ) -> AsyncDeliveryBatch:
         """Return up to ``max_messages`` ready messages as frames, unlike :meth:`receive`."""
-        from goq.client._async.receive import receive
+        from goq.client._async.consume.receive import receive
 
         options = self._receive_options(max_messages, "max_messages", wait, visibility, consumer)
         return await receive(self._http, self._settler, topic, group, options)
@@ -381,7 +381,7 @@ class AsyncClient(AsyncLogClient, AsyncSettlementClient, AsyncAdmin):
         visibility: Duration | None,
         consumer: str | None,
     ) -> ReceiveOptions:
-        from goq.client._async.receive import ReceiveOptions
+        from goq.client._async.consume.receive import ReceiveOptions
 
         if type(credit) is not int or credit < 1:
             raise InvalidInput(

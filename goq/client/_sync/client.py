@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from goq import limits
-from goq.client._sync.admin import Admin
+from goq.client._sync.admin.admin import Admin
+from goq.client._sync.consume.settlement import ReceivedMessage, Settler
+from goq.client._sync.consume.settlement_client import SettlementClient
 from goq.client._sync.http import Http
-from goq.client._sync.log_client import LogClient
-from goq.client._sync.producer import Producer, ProducerOptions
-from goq.client._sync.publisher import DirectPublisher, Publisher
+from goq.client._sync.log.log_client import LogClient
+from goq.client._sync.publish.producer import Producer, ProducerOptions
+from goq.client._sync.publish.publisher import DirectPublisher, Publisher
 from goq.client._sync.runtime import notify_dropped
-from goq.client._sync.settlement import ReceivedMessage, Settler
-from goq.client._sync.settlement_client import SettlementClient
 from goq.client.arguments import (
     FOREVER,
     Duration,
@@ -50,8 +50,8 @@ from goq.model import check_client_id, check_name, check_text
 from goq.units import parse_duration_ms, parse_size_bytes
 
 if TYPE_CHECKING:
-    from goq.client._sync.consumer import Consumer
-    from goq.client._sync.receive import DeliveryBatch, ReceiveOptions
+    from goq.client._sync.consume.consumer import Consumer
+    from goq.client._sync.consume.receive import DeliveryBatch, ReceiveOptions
 
 
 class Client(LogClient, SettlementClient, Admin):
@@ -296,7 +296,7 @@ class Client(LogClient, SettlementClient, Admin):
         The loop waits for topics to be created. With ``until_empty``, or without
         ``wait_for_topics``, it raises ``TopicNotFound``. Raises ``InvalidInput``.
         """
-        from goq.client._sync.consumer import ConsumeOptions, Consumer
+        from goq.client._sync.consume.consumer import ConsumeOptions, Consumer
         from goq.client.protocol.topic_selection import TopicSelection
 
         check_int(max_messages, "max_messages")
@@ -359,7 +359,7 @@ class Client(LogClient, SettlementClient, Admin):
         consumer: str | None = None,
     ) -> DeliveryBatch:
         """Return up to ``max_messages`` ready messages as frames, unlike :meth:`receive`."""
-        from goq.client._sync.receive import receive
+        from goq.client._sync.consume.receive import receive
 
         options = self._receive_options(max_messages, "max_messages", wait, visibility, consumer)
         return receive(self._http, self._settler, topic, group, options)
@@ -382,7 +382,7 @@ class Client(LogClient, SettlementClient, Admin):
         visibility: Duration | None,
         consumer: str | None,
     ) -> ReceiveOptions:
-        from goq.client._sync.receive import ReceiveOptions
+        from goq.client._sync.consume.receive import ReceiveOptions
 
         if type(credit) is not int or credit < 1:
             raise InvalidInput(

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from goq import limits
 from goq.client import Client
-from goq.client._sync.frame_publisher import FramePublisher
+from goq.client._sync.publish.frame_publisher import FramePublisher
 from goq.errors import InvalidInput
 from goq.frame.encoder import ProducerMark
 from goq.pipeline.arrow.frames import FrameTarget, frame_of, shares_of

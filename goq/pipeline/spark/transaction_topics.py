@@ -9,7 +9,7 @@ import msgspec
 
 from goq import limits
 from goq.client import Client
-from goq.client._sync.frame_publisher import FramePublisher
+from goq.client._sync.publish.frame_publisher import FramePublisher
 from goq.client.delivery_options import lanes_of
 from goq.client.messages import Published, ReadBatch
 from goq.client.protocol.frames import StoredFrame

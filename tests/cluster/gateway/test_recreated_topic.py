@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from goq.client import Client
-from goq.client._sync.frame_publisher import FramePublisher
+from goq.client._sync.publish.frame_publisher import FramePublisher
 from goq.client.errors import PartlyStored
 from goq.errors import GoqError, TimedOut
 from goq.frame.encoder import Columns, ProducerMark, encode_frame

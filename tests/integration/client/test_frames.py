@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from goq.client import Client
-from goq.client._sync.frame_publisher import FramePublisher
+from goq.client._sync.publish.frame_publisher import FramePublisher
 from goq.client.message_batch import producer_id_of
 from goq.errors import OutOfOrderSequence, TopicNotFound
 from goq.frame.encoder import Columns, ProducerMark, encode_frame

@@ -8,7 +8,7 @@ import pytest
 
 from goq import __version__
 from goq.client import AsyncClient, Client
-from goq.client._sync.frame_publisher import post_frames
+from goq.client._sync.publish.frame_publisher import post_frames
 from goq.client.protocol import routes
 from goq.errors import (
     BY_CODE,

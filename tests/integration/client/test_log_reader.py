@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from goq.client import AsyncClient, Client, DamagedRange
-from goq.client._sync.partition_reader import LogRange
-from goq.client._sync.topic_reader import TopicReader
+from goq.client._sync.log.partition_reader import LogRange
+from goq.client._sync.log.topic_reader import TopicReader
 from goq.errors import CorruptData, InvalidInput, PartitionNotFound
 from goq.units import format_time_us
 from tests.support.client.fake_node import FakeNode

@@ -10,7 +10,7 @@ import pytest
 
 from goq import limits
 from goq.client import Client
-from goq.client._sync.frame_publisher import FramePublisher
+from goq.client._sync.publish.frame_publisher import FramePublisher
 from goq.errors import Conflict, OutOfOrderSequence
 from goq.frame.encoder import Columns, encode_frame
 from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger

@@ -8,7 +8,7 @@ from typing import Any
 
 from goq.api.codec.frames import deliveries_parts
 from goq.broker.partition.leases import LeasedBatch
-from goq.client._sync.receive import DeliveryBatch
+from goq.client._sync.consume.receive import DeliveryBatch
 from goq.client.protocol.frames import decode_deliveries
 from goq.config.topic import TopicSettings
 from goq.frame.encoder import Columns, encode_frame

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from goq.client._sync import partition_reader
-from goq.client._sync.partition_reader import LogRange, PartitionReader
+from goq.client._sync.log import partition_reader
+from goq.client._sync.log.partition_reader import LogRange, PartitionReader
 from goq.client.messages import ReadBatch
 from goq.frame.view import FrameView
 from goq.units import parse_time_us

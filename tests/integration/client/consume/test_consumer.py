@@ -8,7 +8,7 @@ import time
 import pytest
 
 from goq.client import AsyncClient, Client, ReceivedMessage
-from goq.client._sync.settlement import Settler, extend_leases
+from goq.client._sync.consume.settlement import Settler, extend_leases
 from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
 from goq.client.messages import FailedReceipt, Settled
 from goq.errors import GoqError, InvalidInput, LeaseLost, TopicNotFound, Unavailable

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from goq.client import AsyncClient, Client
-from goq.client._async import consumer as async_consumer
-from goq.client._sync import consumer as sync_consumer
+from goq.client._async.consume import consumer as async_consumer
+from goq.client._sync.consume import consumer as sync_consumer
 from goq.client.leases import prefetch
 from goq.client.protocol.frames import StreamSplitter
 from goq.errors import InvalidFrame, Unavailable

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from goq.client import Client
-from goq.client._sync.settlement import ReceivedMessage, Settler
+from goq.client._sync.consume.settlement import ReceivedMessage, Settler
 from goq.client.leases.lease_keeper import LeaseKeeper
 from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
 from goq.errors import Unavailable

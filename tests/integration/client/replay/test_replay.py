@@ -13,8 +13,8 @@ import pytest
 
 from goq import limits
 from goq.client import AsyncClient, Client, ReadBatch
-from goq.client._sync.partition_reader import LogRange
-from goq.client._sync.topic_copy import OVERTAKEN_MAX, TopicCopy
+from goq.client._sync.log.partition_reader import LogRange
+from goq.client._sync.log.topic_copy import OVERTAKEN_MAX, TopicCopy
 from goq.client.replay_plan import REPLAYED_FROM, Replay
 from goq.errors import (
     Conflict,
@@ -535,7 +535,7 @@ def test_what_is_to_be_read_besides_is_told_to_the_node(
         asked.append(span)
         return ReadBatch(source, 0, frames=[], bounds=(0, 0, 0), damaged=[])
 
-    monkeypatch.setattr("goq.client._sync.partition_reader.read", read)
+    monkeypatch.setattr("goq.client._sync.log.partition_reader.read", read)
     replay = client.replay(
         source, from_time="-1h", include_deleted=True, as_of="2025-01-15", partition=0
     )

@@ -1,0 +1,392 @@
+"""Idempotent publishing to one topic: one producer id, with a sequence for each partition.
+
+A batch keeps its sequences however often it is sent, so the node recognises what an earlier
+attempt stored. After a batch is given up, the producer id is replaced: whether the node used up the
+sequences is not known, and a new producer may begin anywhere.
+
+Single messages share requests by flat combining (Hendler, Incze, Shavit, Tzafrir, SPAA 2010). Each
+caller queues its message, then waits for the lock. The caller that gets it sends all queued
+messages; the others find their result when they get the lock. One request is under way at a time,
+and it grows with the load.
+
+A signal handler may raise in any caller, between any two instructions. So each step here is one
+assignment, which can be repeated: a message stays in the queue until its outcome is known, and a
+request that was left is sent again as it was, under the same sequences.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+from goq.client._async.http import Http
+from goq.client._async.publish.frame_publisher import post_frames, post_singly
+from goq.client._async.runtime import Lock
+from goq.client.arguments import message_bytes
+from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, TopicPublishSettings
+from goq.client.errors import PartlyStored
+from goq.client.message_batch import MessageBatch, PartitionShare, batches_of
+from goq.client.messages import Published, PublishedBatch, PublishedRun, joined
+from goq.client.protocol import frames as wire
+from goq.client.protocol import routes
+from goq.client.protocol.answers import TopicAnswer, read_answer
+from goq.errors import (
+    GoqError,
+    InvalidInput,
+    OutOfOrderSequence,
+    PartitionNotFound,
+    TimedOut,
+)
+from goq.frame.encoder import ProducerMark
+from goq.frame.one_value import encode_batch
+from goq.model import Message
+from goq.units import parse_time_us
+
+
+class _Division(NamedTuple):
+    """A batch as frames, with the sequences that follow them: the same bytes on every attempt."""
+
+    shares: Sequence[PartitionShare]
+    frames: Sequence[tuple[int, bytes]]
+    first_sequences: Mapping[int, int]
+    stored: Sequence[PublishedRun] = ()
+    """The part that is stored, while the rest is sent to other partitions."""
+
+
+@dataclass(slots=True)
+class PreparedBatch:
+    """A batch, divided and encoded; divided again if a part is refused for good.
+
+    ``is_doubtful`` if it is not known of an attempt which part was stored.
+    """
+
+    batch: MessageBatch
+    division: _Division
+    is_doubtful: bool = False
+
+
+class Publisher:
+    """Sends batches to one topic. Its caller sends one at a time.
+
+    With ``partition`` every message goes there. Otherwise keys choose the partition. The messages
+    of a batch without keys go to one partition, or to as many as it has 64 KiB; the next batch goes
+    to the next one, from a random first one. Each answer tells the number of partitions: a batch is
+    divided by the number that the answer before it told. With ``acks`` of ``leader`` the node does
+    not wait for its followers.
+    """
+
+    def __init__(
+        self, http: Http, topic: str, *, partition: int | None = None, acks: str | None = None
+    ) -> None:
+        self.topic = topic
+        self._acks = acks
+        self._http = http
+        self._partition = partition
+        self._count: int | None = None
+        self._target = TopicPublishSettings()
+        self._clock = NodeClock()
+        self._turn = random.getrandbits(16)
+        self._producer_id = random.getrandbits(64) or 1
+        self._sequences: Mapping[int, int] = {}
+        self._is_outcome_known = True
+        """Whether ``_sequences`` are the node's: no prepared batch was given up or is under way."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its client is closed."""
+        return self._http.closed
+
+    async def partitions(self, *, anew: bool = False) -> int:
+        """Return the number of partitions of the topic: asked once, or ``anew``.
+
+        A node that creates topics on publish creates it.
+        """
+        if self._count is None or anew:
+            asked_us = self._clock.monotonic_us()
+            answer = await self._http.call("PUT", routes.topic(self.topic), repeatable=True)
+            found = read_answer(TopicAnswer, answer)
+            self._target = TopicPublishSettings.of(found.settings)
+            if found.time is not None:
+                self._clock.note(parse_time_us(found.time, now_us=0), asked_us)
+            self._count = len(found.partitions)
+        return self._count
+
+    async def applied(self, message: Message, options: DeliveryOptions) -> Message:
+        """Return a message with options applied; raise ``InvalidInput`` naming a bad one.
+
+        A lane that is not known is refused only after the topic was asked again.
+        """
+        if options == PLAIN:
+            return message
+        await self.partitions()
+        if options.priority is not None:
+            try:
+                self._target.lane(options.priority)
+            except InvalidInput:
+                await self.partitions(anew=True)
+        return self._target.applied(message, options, self._clock.now_us())
+
+    async def prepare(self, batch: MessageBatch, *, compress: bool = False) -> PreparedBatch:
+        """Return the batch as frames that carry the next sequences of their partitions.
+
+        The batch before it is stored, or given up: then they carry a new producer id.
+        """
+        return PreparedBatch(batch, await self._divide(batch, compress=compress))
+
+    async def _divide(self, batch: MessageBatch, *, compress: bool = False) -> _Division:
+        if self._partition is None or batch.delivery is not None:
+            await self.partitions()
+        lane = self._target.default_lane
+        if self._partition is not None:
+            shares = [batch.whole(self._partition, default_lane=lane)]
+        else:
+            count = await self.partitions()
+            self._turn = (self._turn + 1) % count
+            shares = batch.divide(count, keyless_to=self._turn, default_lane=lane)
+            self._turn += batch.keyless_parts(count) - 1
+        if not self._is_outcome_known:
+            self._producer_id = random.getrandbits(64) or 1
+        frames: list[tuple[int, bytes]] = []
+        for share in shares:
+            sequence = self._sequences.get(share.partition, 0)
+            mark = ProducerMark(self._producer_id, 0, sequence)
+            frame = encode_batch(share.columns, mark, compress=compress)
+            frames.append((share.partition, frame))
+        self._is_outcome_known = False
+        return _Division(shares, frames, self._sequences)
+
+    async def send(self, job: PreparedBatch) -> PublishedBatch:
+        """Send a batch, with retries; return where its messages were stored.
+
+        If the topic was recreated with fewer partitions, or a leader has lost what it had of this
+        producer, what is not stored is divided again, and sent as by a new producer.
+        """
+        try:
+            return await self._post(job)
+        except InvalidInput:
+            self._count = None  # the topic's settings may have changed
+            raise
+        except (PartitionNotFound, OutOfOrderSequence, PartlyStored) as error:
+            stored = error.stored if isinstance(error, PartlyStored) else {}
+            refusal = error.refusal if isinstance(error, PartlyStored) else error
+            is_chosen = self._partition is not None or job.batch.partitions is not None
+            if is_chosen and isinstance(refusal, PartitionNotFound):
+                raise
+        except TimedOut:
+            job.is_doubtful = True
+            raise
+        shares = job.division.shares
+        runs = list(job.division.stored)
+        for index, result in stored.items():
+            time_us = parse_time_us(result.timestamp, now_us=0)
+            runs.extend(_runs(shares[index].positions, result, time_us))
+        left = [share for index, share in enumerate(shares) if index not in stored]
+        positions = sorted(position for share in left for position in share.positions)
+        await self.partitions(anew=True)
+        divided = await self._divide(job.batch.subset(positions))
+        shares = [
+            share._replace(positions=[positions[at] for at in share.positions])
+            for share in divided.shares
+        ]
+        job.division = divided._replace(shares=shares, stored=runs)
+        return await self._post(job)
+
+    async def _post(self, job: PreparedBatch) -> PublishedBatch:
+        division = job.division
+        asked_us = self._clock.monotonic_us()
+        post = post_singly if job.is_doubtful else post_frames
+        stored = await post(self._http, self.topic, division.frames, self._acks)
+        runs = list(division.stored)
+        sequences = dict(division.first_sequences)
+        for share, result in zip(division.shares, stored, strict=True):
+            count = len(share.positions)
+            time_us = parse_time_us(result.timestamp, now_us=0)
+            if not result.duplicate and len(result.duplicates) < count:
+                self._clock.note(time_us, asked_us)
+            if len(result.duplicates) < count:  # else none was used up
+                sequences[share.partition] = sequences.get(share.partition, 0) + count
+            runs.extend(_runs(share.positions, result, time_us))
+        self._learn_count(max(result.partitions for result in stored))
+        self._sequences = sequences
+        self._is_outcome_known = True
+        return PublishedBatch(self.topic, runs)
+
+    def _learn_count(self, count: int) -> None:
+        """Divide the next batch by a larger number of partitions; it never gets smaller."""
+        if self._count is not None and count > self._count:
+            self._count = count
+
+
+def _runs(
+    positions: Sequence[int], result: wire.StoredFrame, time_us: int
+) -> Iterator[PublishedRun]:
+    """Yield the runs of one frame: adjacent offsets, apart from duplicates."""
+    partition = result.partition
+    if result.duplicates:
+        gone = {row for row, _, _ in result.duplicates}
+        for row, offset, original_us in result.duplicates:
+            yield PublishedRun(partition, offset, original_us, True, [positions[row]])
+        positions = [at for row, at in enumerate(positions) if row not in gone]
+    if positions:
+        yield PublishedRun(partition, result.offset, time_us, result.duplicate, positions)
+
+
+ROUND_MESSAGES_MAX: Final = 1000
+MANY_MESSAGES_MAX: Final = 10_000
+ROUND_BYTES_MAX: Final = 1024 * 1024
+
+
+class _Entry:
+    """One caller's message, with its result or its error; ``done`` once it needs no request."""
+
+    __slots__ = ("done", "error", "message", "partition", "published")
+
+    def __init__(self, message: Message, partition: int | None) -> None:
+        self.message = message
+        self.partition = partition
+        self.published: Published | None = None
+        self.error: GoqError | None = None
+        self.done = False
+
+
+class _Round:
+    """One request with the callers of its messages, and how it ended."""
+
+    __slots__ = ("entries", "job", "outcome")
+
+    def __init__(self, entries: Sequence[_Entry], job: PreparedBatch) -> None:
+        self.entries = entries
+        self.job = job
+        self.outcome: PublishedBatch | GoqError | None = None
+
+
+class DirectPublisher:
+    """Publishes single messages to one topic, many callers in one request.
+
+    ``_queue`` has the messages whose outcome is not known, also those of the request under way, in
+    their order. Any caller adds at its end; only the one with the lock takes from it.
+
+    A request that was refused is sent again in halves, so that the error is that of the wrong
+    message alone. Other errors of goq are those of all messages of the request. Any other exception
+    is its caller's alone: a signal handler raised it, or the caller was cancelled.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._lock = Lock()
+        self._queue: deque[_Entry] = deque()
+        self._round: _Round | None = None
+        self._count_max = ROUND_MESSAGES_MAX
+
+    async def publish(
+        self, message: Message, partition: int | None, options: DeliveryOptions
+    ) -> Published:
+        """Return where the node stored a message."""
+        message = await self._publisher.applied(message, options)
+        if partition is not None:
+            await self._check_partition(partition)
+        entry = _Entry(message, partition)
+        try:
+            self._queue.append(entry)
+            async with self._lock:
+                while not entry.done:
+                    await self._send_round()
+        except BaseException:
+            entry.done = True  # a request may already have it: its outcome is not awaited
+            raise
+        if entry.published is None:
+            assert entry.error is not None
+            raise entry.error
+        return entry.published
+
+    async def publish_many(self, messages: Sequence[Message], *, compress: bool) -> PublishedBatch:
+        """Return where the node stored messages; they are sent in requests of bounded size."""
+        batches = batches_of(messages, count_max=MANY_MESSAGES_MAX, bytes_max=ROUND_BYTES_MAX)
+        done: list[PublishedBatch] = []
+        async with self._lock:
+            if self._round is not None:
+                await self._send_round()
+            try:
+                for batch in batches:
+                    job = await self._publisher.prepare(batch, compress=compress)
+                    done.append(await self._publisher.send(job))
+            except BaseException as error:
+                stored = sum(map(len, done))
+                error.add_note(f"{stored} of {len(messages)} messages were published before this")
+                raise
+        return joined(self._publisher.topic, done)
+
+    async def _send_round(self) -> None:
+        """Send the first queued messages, or again the request that an interrupted caller left."""
+        sent = self._round
+        if sent is None:
+            try:
+                await self._publisher.partitions()
+                entries = self._first_entries()
+                sent = _Round(entries, await self._publisher.prepare(_batch_of(entries)))
+            except GoqError as error:
+                self._end(self._first_entries(), error)
+                return
+            self._round = sent
+        if sent.outcome is None:
+            try:
+                sent.outcome = await self._publisher.send(sent.job)
+            except GoqError as error:
+                sent.outcome = error
+        self._end(sent.entries, sent.outcome)
+        self._round = None
+
+    def _first_entries(self) -> list[_Entry]:
+        """Return what the next request has."""
+        self._drop_done()
+        entries: list[_Entry] = []
+        size_bytes = 0
+        for entry in list(islice(self._queue, self._count_max)):  # at once: others append
+            if not entry.done:
+                entries.append(entry)
+                size_bytes += message_bytes(entry.message)
+                if size_bytes >= ROUND_BYTES_MAX:
+                    break
+        return entries
+
+    def _end(self, entries: Sequence[_Entry], outcome: PublishedBatch | GoqError) -> None:
+        """Tell the callers, unless they shall be told apart; take what is done from the queue."""
+        if isinstance(outcome, GoqError):
+            if len(entries) > 1 and isinstance(outcome, InvalidInput | PartitionNotFound):
+                self._count_max = len(entries) // 2  # until the message that is wrong is alone
+                return
+            for entry in entries:
+                entry.error = outcome
+                entry.done = True
+        else:
+            for entry, result in zip(entries, outcome, strict=True):
+                entry.published = result
+                entry.done = True
+        self._count_max = min(2 * self._count_max, ROUND_MESSAGES_MAX)
+        self._drop_done()
+
+    def _drop_done(self) -> None:
+        queue = self._queue
+        while queue and queue[0].done:
+            queue.popleft()
+
+    async def _check_partition(self, partition: int) -> None:
+        count = await self._publisher.partitions()
+        if not 0 <= partition < count:
+            count = await self._publisher.partitions(anew=True)
+        if not 0 <= partition < count:
+            raise PartitionNotFound(
+                f"{self._publisher.topic} has the partitions 0 to {count - 1}, not {partition}",
+                field="partition",
+            )
+
+
+def _batch_of(entries: Sequence[_Entry]) -> MessageBatch:
+    batch = MessageBatch()
+    for entry in entries:
+        batch.add(entry.message, message_bytes(entry.message), entry.partition)
+    return batch
