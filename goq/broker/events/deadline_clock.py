@@ -12,6 +12,7 @@ from collections.abc import Callable
 from goq import limits
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition_context import Availability
+from goq.broker.runtime.callbacks import ignore
 from goq.clock import Clock
 from goq.delivery.clock_change import clock_set
 from goq.delivery.events.event import ClockChanged
@@ -62,6 +63,11 @@ class DeadlineClock:
                 if change is not None:
                     self._record(change)
         return wall_us // 1000
+
+    def close(self) -> None:
+        """Move nothing any more: the partition is closing."""
+        self._ahead_us = None
+        self._on_moved = ignore
 
     def _record(self, change: ClockChanged) -> None:
         has_shift = bool(change.lease_shift_ms or change.retry_shift_ms)

@@ -492,6 +492,7 @@ class Partition:
         """
         await self.compactor.stop()
         self._timers.cancel()
+        self._clock.close()
         if self.is_online and is_needed:
             self._writer.record_last_snapshot()
         self.availability.take_offline("is closed")

@@ -285,8 +285,9 @@ def test_a_damaged_object_is_not_restored(source: Source, tmp_path: Path) -> Non
     copytree(source.folder, tmp_path / "place")
     for path in (tmp_path / "place" / "objects").iterdir():
         path.write_bytes(flipped(path.read_bytes(), 50))
+    place, now_us = BackupPlace(RealDisk(), tmp_path / "place"), time.time_ns() // 1000
     with pytest.raises(CorruptData, match="damaged"):
-        restore(BackupPlace(RealDisk(), tmp_path / "place"), tmp_path / "new", NEWEST, 0)
+        restore(place, tmp_path / "new", NEWEST, now_us)
     with pytest.raises(UnsupportedFormat):
         check_format(tmp_path / "new")
 

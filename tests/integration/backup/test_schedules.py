@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def restored(tmp_path: Path, place: Path) -> Restore:
     def run(order: RestoreOrder) -> RestoreResult:
-        now_us = time.time_ns() // 1000
+        now_us = time.time_ns() // 1000 + HOUR_MS * 1000  # no earlier than that of the backup
         return restore(BackupPlace(RealDisk(), place), tmp_path / "new", order, now_us)
 
     return run
@@ -71,8 +71,8 @@ def test_a_restored_schedule_goes_on_where_the_backup_was(
         back_up(tmp_path, place)
     assert restored(RestoreOrder()).schedules == 2
     with running_node(tmp_path / "new") as node, Client(node.url) as client:
-        assert client.list_schedules() == before
         pass_hours(node, 1)  # the clock is that of the machine again: it is as late as before
+        assert client.list_schedules() == before
         assert values(client, "orders") == [b"v"]
         pass_hours(node, 1)
         eventually(lambda: len(values(client, "orders")) == 2)

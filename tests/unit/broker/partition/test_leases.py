@@ -59,6 +59,7 @@ class Case:
         made._context = context_on(
             SimulatedDisk(), clock=self.clock, is_disk_full=lambda: self.is_disk_full
         )
+        made._clock = SimpleNamespace(now_ms=self.clock.wall_ms)
         made._events = SimpleNamespace(reader=None)
         self.live_index = SimpleNamespace(index=None, live_blocks=lambda: None)
         deadline_ms = self.clock.wall_ms() + 5_000

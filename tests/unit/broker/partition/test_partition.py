@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from goq.broker.events.deadline_clock import DeadlineClock
 from goq.broker.events.group_changes import GroupChanges
 from goq.broker.partition import partition as partition_module
 from goq.broker.partition.partition import Partition
@@ -73,6 +74,13 @@ class Case:
         made._writer = self.part("writer", close=self._of("writer", "close"), record=self._record)
         made._writer.commit = self.part("commit")
         made._writer.has_room = True
+        made._clock = DeadlineClock(
+            self.clock,
+            self.state,
+            made._writer,
+            made.availability,
+            on_moved=lambda: made._timers.arm_all(),
+        )
 
     def part(self, name: str, **known: Any) -> Any:
         """Return a part that notes what is called, by its name."""

@@ -35,9 +35,11 @@ def timers_with(loop: Loop, **ready: Any) -> Timers:
     loaded: Any = SimpleNamespace(messages=None, state=None)
     context: Any = SimpleNamespace(clock=ManualClock(NOW_MS * 1000))
     manager: Any = SimpleNamespace(**ready)
+    clock: Any = SimpleNamespace(now_ms=context.clock.wall_ms)
 
     async def make() -> Timers:
-        return Timers(loaded, context, nothing, nothing, manager, nothing, nothing, nothing)
+        parts = (manager, nothing, clock, nothing, nothing)
+        return Timers(loaded, context, nothing, nothing, *parts)
 
     timers = asyncio.run(make())
     timers._loop = loop  # type: ignore[assignment]
