@@ -14,18 +14,19 @@ from collections.abc import Iterator
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.partition_table import PartitionTable
 
-_LOOKS_MAX = 32  # at once: the first ones, which make the group there, take 0.1 ms each
+_FIRST_LOOKS_MAX = 32  # at once: they make the group in the partition, for 0.1 ms each
 _UNKNOWN_LANE = -1  # before all lanes: what a partition has is known once its queues are built
 
 
 class _Known:
-    """The partitions known to a group: lanes of those with messages, and those to look at again."""
+    """The partitions known to a group: lanes of those with messages, and those to look at."""
 
-    __slots__ = ("changed", "lanes", "seen")
+    __slots__ = ("changed", "lanes", "new", "seen")
 
-    def __init__(self, changed: set[int], seen: int) -> None:
+    def __init__(self, new: list[int], seen: int) -> None:
         self.lanes: dict[int, int] = {}
-        self.changed = changed
+        self.new = new
+        self.changed: set[int] = set()
         self.seen = seen
 
 
@@ -80,31 +81,41 @@ class ReadyPartitions:
         return self._known[group].lanes
 
     def look(self, group: str) -> bool:
-        """Look at some partitions that changed; return whether those were all."""
+        """Look at the partitions that changed; return whether the group has seen all by now.
+
+        It sees some partitions at a time for the first time. However many change meanwhile, that
+        ends.
+        """
         if self._table_changes != self._partitions.change_count:
             self._table_changes = self._partitions.change_count
             self._known.clear()
             self._changed_at.clear()
         known = self._known.get(group)
         if known is None:
-            everything = set(self._partitions.numbers())
+            everything = list(self._partitions.numbers())
             known = self._known[group] = _Known(everything, self._change_count)
+        if known.new:
+            for number in known.new[:_FIRST_LOOKS_MAX]:
+                self._look_at(number, group, known)
+            del known.new[:_FIRST_LOOKS_MAX]
+            if known.new:
+                return False
         for number, changed_at in reversed(self._changed_at.items()):
             if changed_at <= known.seen:
                 break
             known.changed.add(number)
         known.seen = self._change_count
-        is_all = len(known.changed) <= _LOOKS_MAX
-        for _ in range(min(len(known.changed), _LOOKS_MAX)):
-            number = known.changed.pop()
-            lane = self._next_lane(group, number)
-            if lane is None:
-                known.lanes.pop(number, None)
-            else:
-                known.lanes[number] = lane
-        if is_all:
-            known.changed = set()  # one that was large stays large
-        return is_all
+        changed, known.changed = known.changed, set()
+        for number in changed:
+            self._look_at(number, group, known)
+        return True
+
+    def _look_at(self, number: int, group: str, known: _Known) -> None:
+        lane = self._next_lane(group, number)
+        if lane is None:
+            known.lanes.pop(number, None)
+        else:
+            known.lanes[number] = lane
 
     def _next_lane(self, group: str, number: int) -> int | None:
         partition = self._partitions[number]

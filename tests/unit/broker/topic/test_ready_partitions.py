@@ -77,18 +77,23 @@ def test_a_partition_at_rest_is_looked_at_once_and_again_when_something_changes_
     assert looks(table) == [0, 0, 0]
 
 
-def test_a_look_at_many_partitions_takes_several_turns(
+def test_a_first_look_at_many_partitions_takes_several_turns_however_many_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ready_partitions, "_LOOKS_MAX", 2)
+    monkeypatch.setattr(ready_partitions, "_FIRST_LOOKS_MAX", 2)
     ready, table = ready_of(1, None, 1, 1, None)
     assert [ready.look("g") for _ in range(4)] == [False, False, True, True]
     assert looks(table) == [1, 1, 1, 1, 1]
     assert ready.lanes("g") == {0: 1, 2: 1, 3: 1}
-    ready.note_change(0, "g")
-    ready.note_change(1, None)
-    assert [ready.look("g") for _ in range(2)] == [True, True]
-    assert looks(table) == [1, 1, 0, 0, 0]
+    for number in range(5):
+        ready.note_change(number, None)
+    assert ready.look("g")
+    assert looks(table) == [1, 1, 1, 1, 1]
+    ready.forget("g")
+    for is_last in (False, False, True):
+        for number in range(5):
+            ready.note_change(number, None)
+        assert ready.look("g") is is_last
 
 
 def test_each_group_hears_of_a_change_that_is_noted_once() -> None:
