@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from goq import limits
+from goq.client._sync.consume.ack_batches import AckBatches
 from goq.client._sync.http import Http
 from goq.client._sync.runtime import sleep
 from goq.client.arguments import Duration, wire_duration
@@ -47,6 +48,7 @@ class Settler:
 
     def __init__(self, http: Http) -> None:
         self._http = http
+        self._acks = AckBatches()
         self.listeners: list[Callable[[str, str, int, int], None]] = []
         """Called with topic, group, a partition, and how many messages were settled: of it and of
         others with the same leader."""
@@ -157,9 +159,17 @@ class Settler:
         until_s: float = inf,
         **details: object,
     ) -> None:
-        """Settle one receipt; raise ``LeaseLost``, or the error of the node, if it is refused."""
-        settled = self.settle(verb, topic, group, [str(receipt)], until_s=until_s, **details)
-        for failed in settled.failed:
+        """Settle one receipt; raise ``LeaseLost``, or the error of the node, if it is refused.
+
+        Acks that wait for the same leader share a request.
+        """
+        if verb == "ack":
+            failed = self._ack(topic, group, receipt, until_s)
+        else:
+            given = [str(receipt)]
+            settled = self.settle(verb, topic, group, given, until_s=until_s, **details)
+            failed = settled.failed[0] if settled.failed else None
+        if failed is not None:
             if failed.code == TimedOut.code:
                 raise TimedOut(
                     f"it is not known whether {topic}:{receipt.partition}:{receipt.start} was"
@@ -170,6 +180,15 @@ class Settler:
                 f" ({failed.code}): it was settled before, or its lease ended and another consumer"
                 " has or gets the message; use a longer visibility, or extend it while you work"
             )
+
+    def _ack(
+        self, topic: str, group: str, receipt: Receipt, until_s: float
+    ) -> FailedReceipt | None:
+        def send(receipts: Sequence[str], until_s: float) -> Settled:
+            return self.settle("ack", topic, group, receipts, until_s=until_s)
+
+        leader = self._http.cluster_map.leader(TopicPartition(topic, receipt.partition))
+        return self._acks.ack((topic, group, leader), str(receipt), until_s, send)
 
 
 def _partition_of(receipt: str) -> int:
@@ -209,7 +228,8 @@ class ReceivedMessage(msgspec.Struct, eq=False):
     ``timestamp`` is the append time, ``attempt`` counts deliveries from 1, and the lease ends at
     ``lease_until``. ``value`` is None for a tombstone. Settle it before the lease ends:
     ``ack`` when it is done, ``nack`` to give it back, ``reject`` to make it a dead letter,
-    ``extend`` to keep it. Each is one request; ``client.ack_many`` settles many messages with one.
+    ``extend`` to keep it. Each is one request, but for acks that come while others are under way:
+    those share one. ``client.ack_many`` settles many messages with one.
     """
 
     topic: str
