@@ -11,7 +11,7 @@ import json
 import multiprocessing
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ _PADDING = bytes(992)
 _LEAD_S = 0.5  # before the first: everything is connected, the consumer waits
 
 Publish = Callable[[bytes], Awaitable[object]]
+Receive = Callable[[str, str, int], Coroutine[Any, Any, list[float]]]
 
 
 async def publish_by_timetable(publish: Publish, count: int, rate: int = RATE) -> None:
@@ -99,18 +100,43 @@ def quantiles(late_ms: list[float]) -> tuple[float, float]:
     return late_ms[len(late_ms) // 2], late_ms[len(late_ms) * 99 // 100]
 
 
+class _Acks:
+    """Acks under way, beside the work of a consumer."""
+
+    def __init__(self) -> None:
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    def begin(self, ack: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.ensure_future(ack)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def wait(self) -> None:
+        await asyncio.gather(*self._under_way)
+
+
 async def receive_goq(url: str, topic: str, count: int) -> list[float]:
     """Receive with a request always waiting: acks go beside it."""
     late_ms: list[float] = []
-    acks: set[asyncio.Task[Any]] = set()
+    acks = _Acks()
     async with AsyncClient(url) as client:
         while len(late_ms) < count + 1:
             batch = await client.receive_batch(topic, "bench", wait="10s")
             late_ms += [_lateness_ms(value) for value in batch.values() if value]
-            ack = asyncio.ensure_future(batch.ack())
-            acks.add(ack)
-            ack.add_done_callback(acks.discard)
-        await asyncio.gather(*acks)
+            acks.begin(batch.ack())
+        await acks.wait()
+    return late_ms[1:]
+
+
+async def consume_goq(url: str, topic: str, count: int) -> list[float]:
+    """Consume by a loop, to which the node streams messages."""
+    late_ms: list[float] = []
+    acks = _Acks()
+    async with AsyncClient(url) as client:
+        async for message in client.consume(topic, group="bench", max_messages=count + 1):
+            late_ms.append(_lateness_ms(message.value or b""))
+            acks.begin(message.ack())
+        await acks.wait()
     return late_ms[1:]
 
 
@@ -119,7 +145,7 @@ async def _receive_redis(port: int, group: str, count: int) -> list[float]:
     import redis.asyncio
 
     late_ms: list[float] = []
-    acks: set[asyncio.Task[Any]] = set()
+    acks = _Acks()
     streams = {resp.STREAM: ">"}
     async with redis.asyncio.Redis(port=port, socket_timeout=30) as client:
         while len(late_ms) < count + 1:
@@ -128,20 +154,22 @@ async def _receive_redis(port: int, group: str, count: int) -> list[float]:
             late_ms += [_lateness_ms(fields[b"v"]) for _, fields in entries]
             if entries:
                 ids = [entry_id for entry_id, _ in entries]
-                ack = asyncio.ensure_future(client.xack(resp.STREAM, group, *ids))
-                acks.add(ack)
-                ack.add_done_callback(acks.discard)
-        await asyncio.gather(*acks)
+                acks.begin(client.xack(resp.STREAM, group, *ids))
+        await acks.wait()
     return late_ms[1:]
 
 
-def latency(place: Place) -> tuple[float, float]:
-    """Return the quantiles in milliseconds."""
-    topic, count = fresh_topic(place.goq), place.scaled(10_000, 1000)
-    sender = beside(publish_goq, place.goq.url, topic, count)
-    late_ms = asyncio.run(receive_goq(place.goq.url, topic, count))
-    sender.join()
-    return quantiles(late_ms)
+def _latency_of(receive: Receive) -> Callable[[Place], tuple[float, float]]:
+    """Return the work whose quantiles are in milliseconds."""
+
+    def latency(place: Place) -> tuple[float, float]:
+        topic, count = fresh_topic(place.goq), place.scaled(10_000, 1000)
+        sender = beside(publish_goq, place.goq.url, topic, count)
+        late_ms = asyncio.run(receive(place.goq.url, topic, count))
+        sender.join()
+        return quantiles(late_ms)
+
+    return latency
 
 
 def latency_redis(place: Place) -> tuple[float, float]:
@@ -166,7 +194,15 @@ WORKS = [
             Row("latency-p50", f"{_TEXT}: p50", "ms", 1.5, at_most=True),
             Row("latency-p99", f"{_TEXT}: p99", "ms", 10, at_most=True),
         ],
-        latency,
+        _latency_of(receive_goq),
         latency_redis,
-    )
+    ),
+    Work(
+        [
+            Row("latency-loop-p50", f"{_TEXT} by client.consume: p50", "ms", 1.5, at_most=True),
+            Row("latency-loop-p99", f"{_TEXT} by client.consume: p99", "ms", 10, at_most=True),
+        ],
+        _latency_of(consume_goq),
+        latency_redis,
+    ),
 ]
