@@ -279,7 +279,7 @@ class NodeServer:
         )
         app.metrics.server = server
         assert self.broker is not None
-        self.broker.commit_turn.on_inline_write = server.note_journal_write
+        self.broker.commit_turn.on_inline_write = server.loop_watch.note_journal
         await self._start_server(server, config.host, config.port, "broker")
         return server
 

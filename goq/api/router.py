@@ -202,7 +202,7 @@ class Router:
         Raises ``RouteNotFound``, or ``MethodNotAllowed`` where the path has other methods, and what
         :meth:`AccessControl.check` raises.
         """
-        node, values = self._find(request)
+        node, values = self._found.get(request.path) or self._find(request)
         route = node.methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
             allowed = ", ".join(_allowed(node))
@@ -369,6 +369,7 @@ class Router:
             self._interrupted.discard(task)
 
     def _find(self, request: Request) -> tuple[_Segment, tuple[str, ...]]:
+        """Return where a path leads, and remember it."""
         found = self._found.get(request.path)
         if found is None:
             if len(self._found) >= _PATHS_KNOWN_MAX:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from time import perf_counter
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any, cast
 
 from goq import limits
@@ -238,13 +237,14 @@ class Connection(asyncio.Protocol):
                 self._finish(request)
                 _note_step(shared, request, started_s)
                 return
+        elif request.is_brief and isinstance(answer, CoroutineType):
+            self._answer_briefly(answer, request)
+            return
         elif isinstance(answer, DeferredAnswer):
             answer.then(partial(self._answer_later, request))
             _note_step(shared, request, started_s)
-            self._close_at_eof(request)
-            return
-        elif request.is_brief and inspect.iscoroutine(answer):
-            self._answer_briefly(answer, request)
+            if self._eof:
+                self._close_at_eof(request)
             return
         else:
             self._unstarted = answer
@@ -274,7 +274,8 @@ class Connection(asyncio.Protocol):
         note_step = partial(_note_step, shared, request)
         BriefAnswer(answer, self._loop, on_answer, note_step).step()
         is_first_step = False
-        self._close_at_eof(request)
+        if self._eof:
+            self._close_at_eof(request)
 
     def _answer_later(
         self, request: Request, response: Response | None, error: BaseException | None
@@ -308,8 +309,8 @@ class Connection(asyncio.Protocol):
         return True
 
     def _close_at_eof(self, request: Request) -> None:
-        """Close if the client has ended, and its request need not be finished."""
-        if self._eof and not request.outlives_eof and self._current is request:
+        """Close after the client has ended, unless its request has to be finished."""
+        if not request.outlives_eof and self._current is request:
             self._close()
 
     async def _serve(self, answer: Response | Awaitable[Response], request: Request) -> None:
@@ -386,7 +387,7 @@ class Connection(asyncio.Protocol):
         task.cancel()
         # A task cancelled before its first step never awaits the handler's awaitable.
         unstarted = self._unstarted
-        if inspect.iscoroutine(unstarted):
+        if isinstance(unstarted, CoroutineType):
             unstarted.close()
         elif isinstance(unstarted, asyncio.Future):
             unstarted.cancel()

@@ -14,7 +14,7 @@ from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, OnError, OnUnreadBody, ServerContext
 from goq.http.failure_log import FailureLog
-from goq.http.loop_watch import Holder
+from goq.http.loop_watch import Holder, LoopWatch
 from goq.http.message import CreateProtocol, Handler
 from goq.http.tls.handshake import TlsHandshake
 
@@ -131,9 +131,10 @@ class HttpServer:
         """Return the holds of the event loop of a millisecond and more, by cause."""
         return self._shared.loop_watch.holds
 
-    def note_journal_write(self, seconds: float) -> None:
-        """Record a write to the disk by the event loop itself."""
-        self._shared.loop_watch.note_journal(seconds)
+    @property
+    def loop_watch(self) -> LoopWatch:
+        """The watch of the event loop that runs the server."""
+        return self._shared.loop_watch
 
     def allow_hosts(self, hosts: Iterable[str]) -> None:
         """Replace the names by which requests may call the server."""

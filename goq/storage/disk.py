@@ -78,12 +78,15 @@ class Descriptor:
 
 
 class OpenFiles:
-    """At most ``files_max`` descriptors, and more only while all others have writes in progress."""
+    """At most ``files_max`` descriptors, and more only while all others have writes in progress.
+
+    Files are known by their paths as text, which is looked up faster than a ``Path``.
+    """
 
     def __init__(self, files_max: int | None = None) -> None:
         self.files_max = files_max or open_files_max()
-        self._open: dict[Path, Descriptor] = {}  # the least recently used first
-        self._failed_syncs: dict[Path, OSError] = {}
+        self._open: dict[str, Descriptor] = {}  # the least recently used first
+        self._failed_syncs: dict[str, OSError] = {}
         self._lock = threading.Lock()
         self._short_s = -_SHORTAGE_S
 
@@ -101,7 +104,7 @@ class OpenFiles:
             ["free file descriptors: the limit of open files is reached"] if self.is_short else []
         )
 
-    def reader(self, path: Path, *, wait: bool = True) -> Descriptor:
+    def reader(self, path: str, *, wait: bool = True) -> Descriptor:
         """Return a descriptor to read with; without ``wait`` nothing is synced for room."""
         with self._lock:
             found = self._open.pop(path, None)
@@ -110,12 +113,12 @@ class OpenFiles:
                 return found
         return self._add(path, os.O_RDONLY, wait=wait)
 
-    def create(self, path: Path) -> tuple[Descriptor, os.stat_result]:
+    def create(self, path: str) -> tuple[Descriptor, os.stat_result]:
         """Open a file for writing, anew; create it if it is missing. Return it and its status."""
         opened = self._add(path, os.O_RDWR | os.O_CREAT, wait=True)
         return opened, os.fstat(opened.fd)
 
-    def use(self, path: Path, file_id: _FileId, *, writes: bool) -> Descriptor:
+    def use(self, path: str, file_id: _FileId, *, writes: bool) -> Descriptor:
         """Return a descriptor to write or sync with; :meth:`release` it afterwards.
 
         With ``writes`` it counts as unsynced from now on. Raises ``OSError`` if the name belongs to
@@ -125,7 +128,7 @@ class OpenFiles:
             with self._lock:
                 failure = self._failed_syncs.get(path) if self._failed_syncs else None
                 if failure is not None:
-                    raise OSError(failure.errno, f"an earlier sync failed: {failure}", str(path))
+                    raise OSError(failure.errno, f"an earlier sync failed: {failure}", path)
                 found = self._open.pop(path, None)
                 if found is not None:
                     self._open[path] = found
@@ -139,14 +142,14 @@ class OpenFiles:
             status = os.fstat(opened.fd)
             if (status.st_dev, status.st_ino) != file_id:
                 self.forget(path)
-                raise OSError(errno.ESTALE, "another file has its name", str(path))
+                raise OSError(errno.ESTALE, "another file has its name", path)
 
     def release(self, used: Descriptor) -> None:
         """End a use."""
         with self._lock:
             used.users -= 1
 
-    def forget(self, path: Path) -> None:
+    def forget(self, path: str) -> None:
         """Drop the descriptor of a file that was closed, renamed, replaced or removed.
 
         Called after the change of the name, so that no other thread opens the old file again.
@@ -155,7 +158,7 @@ class OpenFiles:
             self._open.pop(path, None)
             self._failed_syncs.pop(path, None)
 
-    def _add(self, path: Path, flags: int, *, wait: bool) -> Descriptor:
+    def _add(self, path: str, flags: int, *, wait: bool) -> Descriptor:
         opened = Descriptor(self.open_fd(path, flags), is_writable=bool(flags & os.O_RDWR))
         with self._lock:
             known = self._open.get(path)
@@ -167,7 +170,7 @@ class OpenFiles:
         self._make_room(path, wait=wait)
         return opened
 
-    def open_fd(self, path: Path, flags: int) -> int:
+    def open_fd(self, path: str | Path, flags: int) -> int:
         """Open a file as ``os.open`` does; the caller closes the descriptor.
 
         At the system's limit idle descriptors of this LRU are closed first.
@@ -193,13 +196,13 @@ class OpenFiles:
             )
         self._short_s = time.monotonic()
 
-    def _make_room(self, kept: Path, *, wait: bool) -> None:
+    def _make_room(self, kept: str, *, wait: bool) -> None:
         if len(self._open) > self.files_max:
             self._evict(self.files_max, kept)
             while wait and len(self._open) > self.files_max and self._sync_one():
                 self._evict(self.files_max, kept)
 
-    def _evict(self, files_max: int, kept: Path | None = None) -> None:
+    def _evict(self, files_max: int, kept: str | None = None) -> None:
         """Close clean descriptors, the least recently used first."""
         with self._lock:
             excess = len(self._open) - files_max
@@ -254,13 +257,13 @@ class _RealFile:
     def __init__(
         self, path: Path, files: OpenFiles, space: DiskSpace | None, *, is_vital: bool
     ) -> None:
-        self._path = path
+        self._path = str(path)
         self._space = space
         self._is_vital = is_vital
         self._files = files
         if space is not None and space.is_given_up and not is_vital and space.lacks_files_now:
             self._check_exists(path)
-        _, status = files.create(path)
+        _, status = files.create(self._path)
         self._id = status.st_dev, status.st_ino
         self.size_bytes = status.st_size
         self._written_back = 0
@@ -270,13 +273,10 @@ class _RealFile:
         if not path.exists():
             raise OSError(errno.ENOSPC, "the disk takes no more files", str(path))
 
-    def _use(self, *, writes: bool = True) -> Descriptor:
-        return self._files.use(self._path, self._id, writes=writes)
-
     def append(self, buffers: Sequence[bytes | memoryview], *, is_vital: bool = False) -> None:
         space, is_vital = self._space, is_vital or self._is_vital
         if space is not None and space.is_given_up and not is_vital:
-            raise OSError(errno.ENOSPC, "the disk is full", str(self._path))
+            raise OSError(errno.ENOSPC, "the disk is full", self._path)
         try:
             self._append(buffers)
         except OSError as error:
@@ -285,7 +285,8 @@ class _RealFile:
             self._append(buffers)
 
     def _append(self, buffers: Sequence[bytes | memoryview]) -> None:
-        start, opened = self.size_bytes, self._use()
+        start = self.size_bytes
+        opened = self._files.use(self._path, self._id, writes=True)
         try:
             for first in range(0, len(buffers), _IOV_MAX):
                 self._append_some(opened.fd, buffers[first : first + _IOV_MAX])
@@ -309,7 +310,7 @@ class _RealFile:
 
     def start_writeback(self) -> None:
         start, end = self._written_back, self.size_bytes
-        opened = self._use(writes=False)
+        opened = self._files.use(self._path, self._id, writes=False)
         try:
             os.posix_fadvise(opened.fd, start, end - start, os.POSIX_FADV_DONTNEED)
         finally:
@@ -317,16 +318,16 @@ class _RealFile:
         self._written_back = end
 
     def write_at(self, data: bytes, position: int, *, must_last: bool = True) -> None:
-        opened = self._use(writes=must_last)
+        opened = self._files.use(self._path, self._id, writes=must_last)
         try:
             if os.pwrite(opened.fd, data, position) != len(data):
-                raise OSError(errno.EIO, "short write", str(self._path))
+                raise OSError(errno.EIO, "short write", self._path)
         finally:
             self._files.release(opened)
         self.size_bytes = max(self.size_bytes, position + len(data))
 
     def sync(self) -> None:
-        opened = self._use(writes=False)
+        opened = self._files.use(self._path, self._id, writes=False)
         try:
             os.fdatasync(opened.fd)
             opened.is_unsynced = False
@@ -334,7 +335,7 @@ class _RealFile:
             self._files.release(opened)
 
     def truncate(self, size_bytes: int) -> None:
-        opened = self._use()
+        opened = self._files.use(self._path, self._id, writes=True)
         try:
             os.ftruncate(opened.fd, size_bytes)
             os.fsync(opened.fd)
@@ -388,7 +389,7 @@ class RealDisk:
 
     def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:
         """Return bytes of a file; see :class:`Disk`."""
-        reader = self.files.reader(path, wait=wait)
+        reader = self.files.reader(str(path), wait=wait)
         size_bytes = max(0, min(size_bytes, os.fstat(reader.fd).st_size - position))
         view = np.empty(size_bytes, np.uint8).data  # not zeroed before it is filled
         done = 0
@@ -450,7 +451,7 @@ class RealDisk:
         except OSError:
             temporary.unlink(missing_ok=True)  # it would use the last space of a full disk
             raise
-        self.files.forget(path)
+        self.files.forget(str(path))
         self._sync_dir(path.parent)
 
     def rename(self, path: Path, target: Path) -> None:
@@ -461,8 +462,8 @@ class RealDisk:
     def set_name(self, path: Path, target: Path) -> None:
         """Rename a synced file within its directory, durably with :meth:`sync_names`."""
         path.rename(target)
-        self.files.forget(path)
-        self.files.forget(target)
+        self.files.forget(str(path))
+        self.files.forget(str(target))
 
     def sync_names(self, directory: Path) -> None:
         """Make the names in a directory durable."""
@@ -471,7 +472,7 @@ class RealDisk:
     def remove(self, path: Path) -> None:
         """Remove a file, durably."""
         path.unlink(missing_ok=True)
-        self.files.forget(path)
+        self.files.forget(str(path))
         self._sync_dir(path.parent)
 
     def names(self, directory: Path) -> list[str]:
@@ -518,7 +519,7 @@ class RealDisk:
                 self._remove_dir(path)
             else:
                 path.unlink(missing_ok=True)
-                self.files.forget(path)
+                self.files.forget(str(path))
         if directory.is_dir():
             directory.rmdir()
             self._sync_dir(directory.parent)
@@ -528,7 +529,7 @@ class RealDisk:
         files = [path for path in directory.rglob("*") if path.is_file()]
         directory.rename(target)
         for path in files:
-            self.files.forget(path)
+            self.files.forget(str(path))
         self._sync_dir(target.parent)
         self._sync_dir(directory.parent)
 

@@ -151,9 +151,9 @@ class AppendQueue:
             producer_id = header.sequenced_producer_id
             if producer_id in producers or (written and (begins_segment or decision)):
                 break  # undecided until the frames before it are committed
-            if head.needs_thread:
-                break
             if header.attributes & Attribute.DEDUP_ID:
+                if head.needs_thread:
+                    break
                 dedup_ids += header.message_count
                 if written and dedup_ids > limits.COMMIT_BATCH_DEDUP_IDS_MAX:
                     break
@@ -162,7 +162,7 @@ class AppendQueue:
                 batch = self._log.begin(now_us, roll=begins_segment)
             if not batch.has_room_for(header.frame_bytes):
                 break
-            admitted = (decision or self._decide(view, batch.end_offset, now_us)).result
+            admitted = decision.result if decision else self._admit(view, batch.end_offset, now_us)
             if admitted is None:
                 break
             self.pop()
@@ -181,14 +181,18 @@ class AppendQueue:
 
     def decide(self, frame: FrameView) -> Decision:
         """Decide about the next frame, in a thread, while nothing else is admitted or written."""
-        return self._decide(frame, self._log.end_offset, self._clock.wall_us())
+        now_us = self._clock.wall_us()
+        return Decision(self._admit(frame, self._log.end_offset, now_us), now_us)
 
-    def _decide(self, view: FrameView, next_offset: int, now_us: int) -> Decision:
+    def _admit(
+        self, view: FrameView, next_offset: int, now_us: int
+    ) -> FrameView | Appended | GoqError | None:
+        if self._admission is None:
+            return view
         try:
-            admit = self._admission and self._admission.admit
-            return Decision(admit(view, next_offset, now_us) if admit else view, now_us)
+            return self._admission.admit(view, next_offset, now_us)
         except GoqError as error:
-            return Decision(error, now_us)
+            return error
 
     def _add(
         self,

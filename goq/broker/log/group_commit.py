@@ -112,8 +112,7 @@ class GroupCommit:
         self.pending = PendingAppends(log.end_offset, quorum, on_commit)
         self._queue = AppendQueue(log, self.pending, admission, clock, epoch)
         self._busy = False
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._at_rest: asyncio.Event | None = None  # someone waits for that
         self._closed: GoqError | None = None
         self._released = False
         self._sync_wanted = False
@@ -212,7 +211,6 @@ class GroupCommit:
     def _wake(self) -> None:
         if not self._busy:
             self._busy = True
-            self._idle.clear()
             self._turn.join(self)  # later appends of this turn join the batch
 
     def start(self) -> JournalWrite | None:
@@ -244,8 +242,7 @@ class GroupCommit:
             self._queue.pop()
             self._run(head.work, partial(self._finish_exclusive, head))
         else:
-            self._busy = False
-            self._idle.set()
+            self._rest()
         return None
 
     def _continue(self) -> None:
@@ -253,8 +250,12 @@ class GroupCommit:
         if self._queue.head or self._sync_wanted:
             self._turn.join(self)
         else:
-            self._busy = False
-            self._idle.set()
+            self._rest()
+
+    def _rest(self) -> None:
+        self._busy = False
+        if self._at_rest is not None:
+            self._at_rest.set()
 
     def _decide_in_thread(self, head: QueuedFrame) -> None:
         """Decide about the next frame. Nothing else is admitted, written or settled meanwhile."""
@@ -373,8 +374,7 @@ class GroupCommit:
         if self.log.failed:
             for done in self._queue.take_waiters():
                 reject(done, error)
-            self._busy = False
-            self._idle.set()
+            self._rest()
         else:
             # a frame that could not even begin would be tried without end
             self._queue.refuse_frames(error, keeps_vital=bool(written))
@@ -427,8 +427,9 @@ class GroupCommit:
         Appends that still wait for other nodes fail: their outcome is unknown.
         """
         self._closed = self._closed or ShuttingDown("the node is stopping; try another or later")
-        while self._busy:
-            await self._idle.wait()
+        if self._busy:
+            self._at_rest = self._at_rest or asyncio.Event()
+            await self._at_rest.wait()
         self.pending.forget(self._closed)
         if not self._released:
             self._released = True

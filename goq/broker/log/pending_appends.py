@@ -155,14 +155,19 @@ class PendingAppends:
     ) -> None:
         """Record a batch that is on the disk of this node."""
         end_offset, size_bytes = batch.end_offset, batch.size_bytes
+        if self._quorum is None:
+            self.high_watermark = end_offset
+            self._acknowledge(written)
+            self._answer_repeated()
+            return
         self._stored.append(_Stored(end_offset, size_bytes, written, self._loop.time()))
         self._stored_bytes += size_bytes
-        if self._quorum is not None and not is_offered:
+        if not is_offered:
             self._quorum.keep(batch)
         for each in written:
             if each.acks is Acks.LEADER:
                 resolve(each.done, each.appended)
-        self.on_disk(end_offset)
+        self._quorum.appended(end_offset)
         if self._stored:
             self._watch()
 
@@ -180,9 +185,16 @@ class PendingAppends:
         while stored and stored[0].end_offset <= high_watermark:
             _, size_bytes, written, _ = stored.popleft()
             self._stored_bytes -= size_bytes
-            for each in written:
-                resolve(each.done, each.appended)
-            self._on_commit(written)
+            self._acknowledge(written)
+        self._answer_repeated()
+
+    def _acknowledge(self, written: Sequence[WrittenFrame]) -> None:
+        for each in written:
+            if not each.done.done():
+                each.done.set_result(each.appended)
+        self._on_commit(written)
+
+    def _answer_repeated(self) -> None:
         if self._repeated:
             self._repeated, waiting = [], self._repeated
             for repetition in waiting:

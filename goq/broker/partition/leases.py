@@ -191,7 +191,8 @@ class Leases:
         self.has_passed_over = choice.take(messages_max)
         for cause, ranges in choice.skipped.items():
             self._skip(group_name, ranges, cause, settings, now_ms)
-        if not choice.spans:
+        spans = choice.spans
+        if not spans:
             if choice.must_repeat:
                 raise MustRepeat
             if fetch.missing is not None:
@@ -200,20 +201,18 @@ class Leases:
         group.add_attributes(choice.attributes)
         deadline_ms = now_ms + (visibility_ms or settings.visibility_timeout_ms)
         token = self._writer.next_token
-        done = self._writer.record(
-            [Leased(group_name, consumer, deadline_ms, choice.spans, session_id)]
-        )
+        done = self._writer.record([Leased(group_name, consumer, deadline_ms, spans, session_id)])
         batch = LeasedBatch(
             self._availability.identity.number,
             token,
             consumer,
             deadline_ms,
-            choice.spans,
+            spans,
             fetch.frames,
             choice.is_full(),
             fetch.used_bytes,
             choice.must_yield,
-            self._moved_among(choice.spans),
+            self._moved_among(spans),
         )
         return batch, done
 

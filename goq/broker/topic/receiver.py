@@ -196,8 +196,9 @@ class Receiver:
             elif not isinstance(result, BaseException):
                 batch, _ = part
                 durable.append(batch)
-                self._stats.delivered_messages += batch.message_count
-                self._stats.groups[group].delivered_messages += batch.message_count
+                count = batch.message_count
+                self._stats.delivered_messages += count
+                self._stats.groups[group].delivered_messages += count
         if not durable:
             raise_failures(results)
         return durable

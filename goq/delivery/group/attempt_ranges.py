@@ -155,13 +155,9 @@ class AttemptRanges:
         """Return what holds the ranges."""
         return [self._ranges, self._starts]
 
-    def bounds(self) -> list[tuple[int, int]]:
-        """Return the start and the end of each range."""
-        return [part[:2] for part in self._ranges]
-
     def equals(self, ranges: Sequence[tuple[int, int]]) -> bool:
         """Return whether these ranges, which do not overlap, are the whole set."""
-        if self.bounds() == ranges:
+        if [part[:2] for part in self._ranges] == ranges:
             return True  # nearly always
         count = sum([end - start for start, end in ranges])
         return count == self.message_count and all(self.contains(*each) for each in ranges)

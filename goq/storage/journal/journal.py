@@ -98,7 +98,8 @@ class NodeJournal:
         self._directory = directory
         self._executor = executor
         self._clock = clock
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[_Commit] = deque()
         self._is_writing = False
         self._current: JournalPiece | None = None
@@ -154,14 +155,15 @@ class NodeJournal:
         Raises ``StorageFailed`` when the disk fails: the outcome is unknown.
         """
         commit = _Commit(entries)
-        with self._changed:
+        with self._lock:
             self._waiting.append(commit)
             together = self._wait_for_turn(commit)
         while together:
             self._write(together)
-            with self._changed:
+            with self._lock:
                 self._is_writing = False
-                self._changed.notify_all()
+                if self._waiting or together != [commit]:  # other threads wait
+                    self._changed.notify_all()
                 together = self._wait_for_turn(commit)
         if commit.error is not None:
             raise commit.error

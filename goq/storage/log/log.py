@@ -132,7 +132,7 @@ class Log:
     @property
     def active(self) -> Segment:
         """The segment that is appended to."""
-        return self.segments[-1]
+        return self.reader.segments[-1]
 
     @property
     def start_offset(self) -> int:
@@ -142,7 +142,7 @@ class Log:
     @property
     def end_offset(self) -> int:
         """The offset of the next message."""
-        return self.active.end_offset
+        return self.reader.segments[-1].end_offset
 
     @property
     def size_bytes(self) -> int:
@@ -170,7 +170,7 @@ class Log:
         if self._rolled is not None:
             return WriteBatch(self._rolled, segment_bytes=config.segment_bytes)
         if active.size_bytes and (
-            roll or active.size_bytes >= config.segment_bytes or self._is_old(now_us)
+            roll or active.size_bytes >= config.segment_bytes or self._is_old(active, now_us)
         ):
             return self._begin_rolled(self.end_offset)
         return WriteBatch(active, segment_bytes=config.segment_bytes)
@@ -182,8 +182,8 @@ class Log:
             segment.attach_columns(self._disk).open_for_append()
         return WriteBatch(segment, segment_bytes=self.config.segment_bytes, rolls_from=self.active)
 
-    def _is_old(self, now_us: int) -> bool:
-        first_us = self.active.read_first_time(self._disk)
+    def _is_old(self, active: Segment, now_us: int) -> bool:
+        first_us = active.read_first_time(self._disk)
         return first_us is not None and now_us - first_us >= self.config.segment_age_ms * 1000
 
     def write(self, batch: WriteBatch) -> None:

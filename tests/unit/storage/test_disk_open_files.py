@@ -206,9 +206,9 @@ def test_two_threads_that_open_a_file_at_once_use_one_descriptor_that_serves_bot
 
     def use(how: str) -> None:
         if how == "reads":
-            opened.append(files.reader(path))
+            opened.append(files.reader(str(path)))
         else:
-            opened.append(files.use(path, (status.st_dev, status.st_ino), writes=True))
+            opened.append(files.use(str(path), (status.st_dev, status.st_ino), writes=True))
 
     def open_slowly(path: Path, flags: int) -> int:
         fd = open_fd(path, flags)
@@ -222,5 +222,5 @@ def test_two_threads_that_open_a_file_at_once_use_one_descriptor_that_serves_bot
     first, second = opened
     assert second.is_writable >= (slower == "writes")
     assert (first is second) is (faster == "writes" or slower == "reads")
-    assert files.reader(path) is second
+    assert files.reader(str(path)) is second
     assert len(files) == 1
