@@ -97,6 +97,24 @@ def test_a_leader_that_may_have_been_fenced_tells_parts_of_its_log_and_no_states
     assert len(cluster.by_name[name].call("GET", log)["messages"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "body"), [("DELETE", None), ("PATCH", {"priority": "high"})], ids=["cancel", "move"]
+)
+def test_a_leader_that_may_have_been_fenced_does_not_say_that_a_message_to_change_is_not_there(
+    cluster: RunningCluster,
+    moving: str,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    body: dict[str, str] | None,
+) -> None:
+    monkeypatch.setattr(limits, "FORWARD_LEADER_WAIT_S", 0.1)
+    name = str(cluster.leaders(moving)[_MOVING])
+    monkeypatch.setattr(cluster.cluster_node(name).leaders, "has_session", lambda: False)
+    next_leader_may_have = f"/v1/messages/{moving}:{_MOVING}:1"
+    answer = cluster.by_name[name].request(method, next_leader_may_have, body)
+    assert (answer.status, answer.json["code"]) == (503, "partition_offline")
+
+
 def test_a_topic_shows_it_as_offline(cluster: RunningCluster, moving: str) -> None:
     with _closed(cluster, moving):
         for node in cluster.nodes:
