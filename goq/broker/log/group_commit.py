@@ -404,12 +404,14 @@ class GroupCommit:
     async def wait_for_times_before(self, time_us: int) -> None:
         """Wait until every append that has got an earlier time is committed or refused.
 
-        Later appends get the time of the clock. Raises as :meth:`wait_for_commit` does.
+        Later appends get the time of the clock. Raises as :meth:`wait_for_commit` does, and
+        ``NotLeader`` if another node may have taken appends meanwhile.
         """
         if self._under_way_us < time_us:
             await self.run_exclusive(lambda: None)
         if self.pending.first_time_us < time_us:
             await self.wait_for_commit(self.log.end_offset)
+        self.pending.check_leads()
 
     def abort(self, error: GoqError) -> None:
         """Stop at once: accept and write nothing more; fail pending appends.

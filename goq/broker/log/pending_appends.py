@@ -136,6 +136,11 @@ class PendingAppends:
         """Whether none waits."""
         return not (self._stored or self._doubtful)
 
+    def check_leads(self) -> None:
+        """Raise ``NotLeader`` if another node may lead by now."""
+        if self._quorum is not None:
+            self._quorum.check_leads()
+
     def check_room(self, frame_bytes: int, bytes_max: int) -> None:
         """Raise an error if no frame could be acknowledged now."""
         if self._quorum is not None:

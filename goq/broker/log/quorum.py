@@ -21,6 +21,9 @@ class Quorum(Protocol):
     def check(self) -> None:
         """Raise the error if no append could be acknowledged now."""
 
+    def check_leads(self) -> None:
+        """Raise ``NotLeader`` if another node may lead by now, and have later appends."""
+
     def offer(self, batch: WriteBatch) -> bool:
         """Send a batch to other nodes before it is written here; return whether any may get it.
 

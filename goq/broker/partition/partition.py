@@ -388,7 +388,8 @@ class Partition:
     async def wait_for_times_before(self, time_us: int) -> None:
         """Wait until no message that has got an earlier append time can still appear.
 
-        Raises ``TimedOut`` if other nodes do not confirm one.
+        Raises ``TimedOut`` if other nodes do not confirm one, and ``NotLeader`` if another node may
+        have taken some.
         """
         await self.appender.commit.wait_for_times_before(time_us)
 

@@ -46,6 +46,10 @@ class _LogQuorum:
         """Raise ``NotEnoughReplicas`` or ``NotLeader`` while nothing could be acknowledged."""
         self._leader.check_writable()
 
+    def check_leads(self) -> None:
+        """Raise ``NotLeader`` while another node may lead."""
+        self._leader.check_leads()
+
     def offer(self, batch: WriteBatch) -> bool:
         """Push a batch before it is written here; return whether any follower may get it."""
         return self._leader.offer(self._which, batch)
@@ -163,13 +167,17 @@ class LeaderReplica:
         progress = self.progress
         if self._is_handing_over:
             raise NotLeader("this node hands the partition over; ask again in a moment")
-        if not self.has_session():
-            raise NotLeader(
-                "this node has lost its session with the controller; another node may lead by now"
-            )
+        self.check_leads()
         if not progress.has_min_insync:
             raise not_enough_replicas(
                 self.key.topic, self.key.number, len(progress.in_sync), progress.min_insync
+            )
+
+    def check_leads(self) -> None:
+        """Raise ``NotLeader`` while another node may lead."""
+        if not self.has_session():
+            raise NotLeader(
+                "this node has lost its session with the controller; another node may lead by now"
             )
 
     @property

@@ -97,6 +97,21 @@ def test_a_leader_that_may_have_been_fenced_tells_parts_of_its_log_and_no_states
     assert len(cluster.by_name[name].call("GET", log)["messages"]) == 1
 
 
+def test_a_leader_that_may_have_been_fenced_reads_nothing_up_to_a_time(
+    cluster: RunningCluster, moving: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = str(cluster.leaders(moving)[_MOVING])
+    log = f"/v1/topics/{moving}/messages?partition={_MOVING}&from_time=-1h"
+    node = cluster.by_name[name]
+    assert len(node.call("GET", f"{log}&to_time=now")["messages"]) == 1
+    led = _replica(cluster, name, moving).as_leader
+    monkeypatch.setattr(led, "has_session", lambda: False)
+    for end in ("to_time=now", "as_of=now"):
+        answer = node.request("GET", f"{log}&{end}")
+        assert (end, answer.status, answer.json.get("code")) == (end, 421, "not_leader")
+    assert len(node.call("GET", log)["messages"]) == 1
+
+
 @pytest.mark.parametrize(
     ("method", "body"), [("DELETE", None), ("PATCH", {"priority": "high"})], ids=["cancel", "move"]
 )

@@ -28,6 +28,9 @@ class HeldQuorum:
         if self.refusal is not None:
             raise self.refusal
 
+    def check_leads(self) -> None:
+        pass
+
     def offer(self, batch: WriteBatch) -> bool:
         if self.takes_offers:
             self.offered.append((batch.start_offset, batch.end_offset))
