@@ -199,7 +199,7 @@ def command(
         elif execute:
             from goq_cli.settlement.exec_worker import ExecWorker as Worker
 
-            taker = Worker(client, execute, jobs, retry_delay)
+            taker = Worker(client, execute, jobs, retry_delay, interrupts)
             prefetch = min(prefetch, 50 * jobs)
         else:
             writer = make_writer(form, raw, b"\0" if null else b"\n")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from goq.client.tracing.trace_context import traceparent_of, tracestate_of
 from goq.units import format_time_us
-from goq_cli.settlement.settlements import ACK, Outcome, Settlements
+from goq_cli.settlement.settlements import ACK, RELEASE, Outcome, Settlements
 from goq_cli.settlement.shell_command import run_command
 
 if TYPE_CHECKING:
     from goq.client import Client, ReceivedMessage
+    from goq_cli.interrupts import Interrupts
 
 _REASON_CHARS_MAX = 500
 _TAIL_BYTES = 4 * 1024
@@ -70,7 +71,15 @@ class ExecWorker:
     keeps_leases = True
     """Whether messages are settled later, so that their leases must be extended."""
 
-    def __init__(self, client: Client, command: str, jobs: int, retry_delay: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        command: str,
+        jobs: int,
+        retry_delay: str,
+        interrupts: Interrupts,
+    ) -> None:
+        self._interrupts = interrupts
         self._command = command
         self._jobs = jobs
         self._retry_delay = retry_delay
@@ -87,11 +96,19 @@ class ExecWorker:
         return self._settlements.has_failed
 
     def take(self, message: ReceivedMessage) -> None:
-        """Start the command for a message; wait for a free slot, and for the end of its key's."""
+        """Start the command for a message; wait for a free slot, and for the end of its key's.
+
+        An interrupt that comes meanwhile releases the message: no command starts after it.
+        """
         key = None if message.key is None else (message.topic, message.key)
-        while len(self._running) >= self._jobs or (key and key in self._running.values()):
-            self._reap(wait(self._running, return_when=FIRST_COMPLETED).done)
-        self._settlements.check()
+        try:
+            while len(self._running) >= self._jobs or (key and key in self._running.values()):
+                self._reap(wait(self._running, return_when=FIRST_COMPLETED).done)
+            self._settlements.check()
+            self._interrupts.check()
+        except BaseException:
+            self._settlements.add([(message, RELEASE)])
+            raise
         self._running[self._pool.submit(self._run, message)] = key
 
     def settle(self) -> None:

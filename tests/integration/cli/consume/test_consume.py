@@ -262,6 +262,25 @@ def test_the_lease_of_a_command_is_extended_until_it_ends_however_the_loop_ends(
     assert (found["lag"], found["leased"], found["retry"]) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("names", [[signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]])
+def test_no_command_starts_after_an_interrupt_and_its_message_is_given_back(
+    environment: dict[str, str], topic: str, goq: Run, tmp_path: Path, names: list[signal.Signals]
+) -> None:
+    publish(goq, topic, 3)
+    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
+    command = f"echo $GOQ_OFFSET >> {begun}; until [ -e {go_on} ]; do sleep 0.02; done"
+    options = ["--group", "g", "--visibility", "10m", "--exec", command]
+    with start_goq(["consume", topic, *options], env=environment) as consumer:
+        eventually(begun.exists, "the command runs")
+        for name in names:
+            consumer.send_signal(name)
+        go_on.touch()
+    assert consumer.returncode in (130, 143)
+    assert len(begun.read_text().splitlines()) == 1
+    found = group_of(environment, topic, "g")
+    assert (found["lag"], found["leased"]) == (2, 0)
+
+
 def test_a_lease_that_was_lost_while_its_command_ran_is_told_by_the_exit_code(
     environment: dict[str, str], topic: str, goq: Run
 ) -> None:
