@@ -146,6 +146,11 @@ def is_relative_time(text: object) -> bool:
     return isinstance(text, str) and text.strip()[:1] == "+"
 
 
+def is_by_clock(text: object) -> bool:
+    """Return whether :func:`parse_time_us` needs the time for it: ``now``, ``-1h``, ``+30m``."""
+    return isinstance(text, str) and (text.strip() == "now" or text.strip()[:1] in ("-", "+"))
+
+
 def format_time_us(time_us: int) -> str:
     """Return RFC 3339 UTC with microseconds: ``2025-01-15T10:30:00.000000Z``."""
     seconds, micros = divmod(time_us, 1_000_000)

@@ -42,7 +42,6 @@ from goq.client.messages import Published, PublishedBatch
 from goq.client.protocol.request_builder import HttpOptions
 from goq.client.retry import OnRetry
 from goq.client.tracing.trace_context import all_with_current_span, with_current_span
-from goq.clock import Clock, SystemClock
 from goq.errors import InvalidInput
 from goq.http.client.process_fork import renew_in_children
 from goq.http.client.trust import ClientTls
@@ -100,7 +99,6 @@ class Client(LogClient, SettlementClient, Admin):
         retries: Duration = "10s",
         connect_retries: Duration = FOREVER,
         on_retry: OnRetry | None = None,
-        clock: Clock | None = None,
     ) -> None:
         urls = as_texts(servers, "servers")
         if not urls:
@@ -119,7 +117,6 @@ class Client(LogClient, SettlementClient, Admin):
                 tls=_client_tls(ca_file, cert_file, key_file),
             )
         )
-        self._clock = clock or SystemClock()
         self._settler = Settler(self._http)
         self._direct_publishers: dict[tuple[str, str | None], DirectPublisher] = {}
         self._consumers: set[Consumer] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -55,6 +56,50 @@ def test_the_log_is_read_between_them(client: Client) -> None:
     assert client.replay("t", from_time=past()) is not None
     assert client.describe_group("t", "g", as_of=datetime.now(UTC)).lag == 1
     client.reset_group("t", "g", to=past(), dry_run=True)
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
+def test_times_of_a_read_that_count_from_now_are_by_the_clock_of_the_node(ahead: timedelta) -> None:
+    with running_node() as node, Client(node.url) as client:
+        client.create_topic("t", 1)
+        node.clock.ahead_ms = int((ahead - HOUR / 6) / timedelta(milliseconds=1))
+        client.publish("t", b"old")
+        node.clock.ahead_ms = int(ahead / timedelta(milliseconds=1))
+        client.publish("t", b"new")
+
+        def read(**times: str) -> list[bytes | None]:
+            page = client.read("t", partition=0, **times)
+            values = [message.value for message in page.messages]
+            assert [message.value for message in client.read_log("t", **times)] == values
+            return values
+
+        assert read(from_time="-1m") == [b"new"]
+        assert read(to_time="-1m") == [b"old"]
+        assert read(from_time="now") == []
+
+
+def test_a_log_that_is_followed_from_now_on_has_what_comes_to_a_topic_that_is_created_later() -> (
+    None
+):
+    with running_node() as node, Client(node.url) as client:
+        node.clock.ahead_ms = -3_600_000
+        taken: list[bytes | None] = []
+
+        def follow() -> None:
+            for message in client.read_log("t*", from_time="now", follow=True):
+                taken.append(message.value)
+                if message.value == b"last":
+                    return
+
+        client.create_topic("t1", 1)
+        client.publish("t1", b"before")
+        thread = threading.Thread(target=follow)
+        thread.start()
+        while not taken:
+            client.publish("t1", b"new")
+        client.publish("t2", b"last")
+        thread.join(30)
+        assert set(taken) == {b"new", b"last"}
 
 
 def test_a_token_and_its_secrets_last_as_long_as_they_say(client: Client) -> None:

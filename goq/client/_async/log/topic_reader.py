@@ -22,6 +22,7 @@ from goq.client._async.channel import Channel
 from goq.client._async.http import Http
 from goq.client._async.log.partition_reader import FoundFrame, LogRange, PartitionReader, in_order
 from goq.client._async.log.topic_discovery import TopicDiscovery
+from goq.client._async.log.topic_time import answer_time_us
 from goq.client._async.log.topic_wait import pause_for_topic
 from goq.client._async.runtime import Worker
 from goq.client.messages import DamagedRange, LogMessage
@@ -102,12 +103,14 @@ class TopicReader:
         self._starts = starts or {}
         self._messages_min = messages_min
         self._messages_max = messages_max
+        self._began_s = 0.0
         self._waits_for_topic = wait_for_topic and follow
         self._topic_ids = dict(topic_ids or {})
         self._newest = None if last is None else deque[LogMessage](maxlen=last)
 
     async def messages(self) -> AsyncGenerator[LogMessage, None]:
         """Yield messages, to the end or without end."""
+        self._began_s = time.monotonic()
         discovery = TopicDiscovery(self.http, self.topics)
         readers = await self._open_all(discovery)
         self.limit = max(self._messages_min, self._messages_max // max(1, len(readers)))
@@ -168,6 +171,8 @@ class TopicReader:
     async def _open(self, topic: str) -> list[PartitionReader]:
         found = read_answer(TopicAnswer, await self._ask_topic(topic))
         self._check_topic(topic, found)
+        passed_us = int((time.monotonic() - self._began_s) * 1e6)
+        self._span = self._span.at(answer_time_us(found) - passed_us)
         starts: dict[int, int | None] = {p.partition: p.start_offset for p in found.partitions}
         if self._partition is not None:
             if self._partition not in starts:

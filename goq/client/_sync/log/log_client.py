@@ -24,10 +24,9 @@ from goq.client.arguments import (
     wait_ms,
 )
 from goq.client.messages import CopyResult, LogMessage, ReadBatch
-from goq.clock import Clock
 from goq.errors import InvalidInput
 from goq.model import check_text
-from goq.units import format_time_us, parse_time_us
+from goq.units import is_by_clock, parse_time_us
 
 if TYPE_CHECKING:
     from goq.client._sync.log.partition_reader import LogRange
@@ -35,15 +34,10 @@ if TYPE_CHECKING:
     from goq.client.replay_plan import Replay
 
 
-_TIME_US_MIN, _TIME_US_MAX = -30_610_224_000_000_000, limits.TIME_MS_MAX * 1000
-"""The years 1000 to 9999, which the text of a time can name. No message is from outside of them."""
-
-
 class LogClient:
     """The calls that read a topic's log; base of the client."""
 
     _http: Http
-    _clock: Clock
 
     def read(
         self,
@@ -64,8 +58,8 @@ class LogClient:
 
         The batch begins at ``offset``, by default the first that the partition holds. With times it
         has the messages from there on that were appended at or after ``from_time`` and before
-        ``to_time``. To go on, read at the batch's ``next`` until that has reached its ``end``; a
-        batch may be empty before.
+        ``to_time``; ``now`` and ``-1h`` are by the node's clock. To go on, read at the batch's
+        ``next`` until that has reached its ``end``; a batch may be empty before.
 
         ``limit`` bounds the messages: 10,000 by default, and at most. ``bytes_max`` bounds the
         bytes instead, or as well. ``wait`` is how long the node may hold the answer until there is
@@ -80,13 +74,16 @@ class LogClient:
         Raises ``TopicNotFound``, ``PartitionNotFound``.
         """
         from goq.client._sync.log.partition_reader import read
+        from goq.client._sync.log.topic_time import topic_time_us
 
         for value, field in ((offset, "offset"), (limit, "limit"), (bytes_max, "bytes_max")):
             check_int(value, field)
         check_partition(partition)
         check_list(without, "without")
-        log_range = self._log_range(offset, from_time, to_time, background)
+        log_range = _log_range(offset, from_time, to_time, background)
         log_range = replace(log_range, include_deleted=include_deleted)
+        if log_range.is_by_clock:
+            log_range = log_range.at(topic_time_us(self._http, topic))
         if limit is None and bytes_max is None:
             limit = limits.READ_MESSAGES_MAX
         return read(
@@ -140,7 +137,8 @@ class LogClient:
         of 100 topics at most. Dead-letter topics match only a pattern that ends in ``.dlq``.
 
         Without bounds these are all from the beginning of the log to its end at the time of the
-        call. With times, exactly those appended at or after ``from_time`` and before ``to_time``.
+        call. With times, exactly those appended at or after ``from_time`` and before ``to_time``;
+        ``now`` and ``-1h`` are by the node's clock, at the time of the call.
         ``from_offset`` is where to begin in each partition; a negative one counts from its end.
         ``last`` is instead of bounds: the newest messages of all partitions, so many, or fewer
         where compaction has removed some.
@@ -165,7 +163,7 @@ class LogClient:
             self._http,
             topics,
             check_partition(partition),
-            self._log_range(from_offset, from_time, to_time, background),
+            _log_range(from_offset, from_time, to_time, background),
             follow=follow,
             on_damage=on_damage,
             before_wait=before_wait,
@@ -271,23 +269,24 @@ class LogClient:
         copy.run()
         return CopyResult(copy.stored, copy.known)
 
-    def _log_range(
-        self, offset: int | None, from_time: Time | None, to_time: Time | None, background: bool
-    ) -> LogRange:
-        from goq.client._sync.log.partition_reader import LogRange
 
-        return LogRange(
-            offset,
-            self._wire_time(from_time, "from_time"),
-            self._wire_time(to_time, "to_time"),
-            background,
-        )
+def _log_range(
+    offset: int | None, from_time: Time | None, to_time: Time | None, background: bool
+) -> LogRange:
+    from goq.client._sync.log.partition_reader import LogRange
 
-    def _wire_time(self, time: Time | None, field: str) -> str | None:
-        if time is None:
-            return None
-        time_us = parse_time_us(as_time(time, field), now_us=self._clock.wall_us(), field=field)
-        return format_time_us(min(max(time_us, _TIME_US_MIN), _TIME_US_MAX))
+    return LogRange(offset, _bound(from_time, "from_time"), _bound(to_time, "to_time"), background)
+
+
+def _bound(time: Time | None, field: str) -> str | None:
+    """Return a time as a range has it. Raises ``InvalidInput``."""
+    from goq.client._sync.log.partition_reader import format_bound
+
+    if time is None:
+        return None
+    text = as_time(time, field)
+    time_us = parse_time_us(text, now_us=0, field=field)
+    return str(text) if is_by_clock(text) else format_bound(time_us)
 
 
 def _check_replay(replay: Replay) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+from goq import limits
 from goq.client._sync.http import Http
 from goq.client.cluster_map import TopicPartition
 from goq.client.delivery_options import DEFAULT_LANES
@@ -18,9 +19,11 @@ from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.errors import InvalidFrame
 from goq.frame.view import FrameView
-from goq.units import format_duration_ms, format_time_us
+from goq.units import format_duration_ms, format_time_us, is_by_clock, parse_time_us
 
 _log = logging.getLogger("goq.client")
+_TIME_US_MIN, _TIME_US_MAX = -30_610_224_000_000_000, limits.TIME_MS_MAX * 1000
+"""The years 1000 to 9999, which the text of a time can name. No message is from outside of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class LogRange:
 
     In the ``background`` the node reads only as fast as its live traffic leaves room for. What
     retention has deleted is read from the archive with ``include_deleted``, or from what it held at
-    the time ``as_of``.
+    the time ``as_of``. Times are absolute before a partition is read: see :meth:`at`.
     """
 
     from_offset: int | None = None
@@ -39,6 +42,27 @@ class LogRange:
     to_offset: int | None = None
     include_deleted: bool = False
     as_of: str | None = None
+
+    @property
+    def is_by_clock(self) -> bool:
+        """Whether a time is still to be counted from now, as ``-1h``."""
+        return is_by_clock(self.from_time) or is_by_clock(self.to_time)
+
+    def at(self, now_us: int) -> LogRange:
+        """Return the range with absolute times, by the node's clock."""
+
+        def absolute(time: str | None) -> str | None:
+            if not is_by_clock(time):
+                return time
+            assert time is not None
+            return format_bound(parse_time_us(time, now_us=now_us))
+
+        return replace(self, from_time=absolute(self.from_time), to_time=absolute(self.to_time))
+
+
+def format_bound(time_us: int) -> str:
+    """Return the text of a time that bounds messages."""
+    return format_time_us(min(max(time_us, _TIME_US_MIN), _TIME_US_MAX))
 
 
 def read(

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Callable, Mapping
 
 from goq.client._sync.http import Http
 from goq.client._sync.log.partition_reader import LogRange
 from goq.client._sync.log.topic_reader import OnDamage, TopicReader
+from goq.client._sync.log.topic_time import answer_time_us
 from goq.client.arguments import Time, as_time
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
@@ -37,9 +37,7 @@ def resolve_replay(
     ``TopicNotFound``, and ``InvalidInput`` naming the argument.
     """
     found = read_answer(TopicAnswer, http.call("GET", routes.topic(topic)))
-    now_us = time.time_ns() // 1000
-    if found.time is not None:
-        now_us = parse_time_us(found.time, now_us=0)
+    now_us = answer_time_us(found)
 
     def time_us(time: Time | None, field: str) -> int | None:
         return (
