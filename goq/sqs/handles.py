@@ -35,7 +35,9 @@ def parse_handle(text: str, topic_id: int) -> ReceiptHandle:
     try:
         topic, received, receipt = base64.urlsafe_b64decode(text).decode().split("/")
         Receipt.parse(receipt)
-        received_ms = int(received) if len(received) <= _TIME_DIGITS_MAX else 0
+        if len(received) > _TIME_DIGITS_MAX:
+            raise ValueError(received)
+        received_ms = int(received)
     except (binascii.Error, ValueError, InvalidInput):
         topic, receipt, received_ms = "", "", 0
     if topic != format_topic_id(topic_id):

@@ -112,7 +112,8 @@ class SettleOperations:
         if seconds == 0:
             return self._settle(call, queue, "/nack", [handle.receipt], delay=0)
         held_s = (self._broker.clock.wall_ms() - handle.received_ms) / 1000
-        if held_s + seconds > VISIBILITY_S_MAX and held_s >= 1:
+        # A lease that seems held for longer than it may be lasts if the clock was set: it decides.
+        if 1 <= held_s <= VISIBILITY_S_MAX < held_s + seconds:
             raise invalid_parameter(
                 f"Value {seconds} for parameter VisibilityTimeout is invalid. Reason: Total"
                 f" VisibilityTimeout for the message is beyond the limit [{VISIBILITY_S_MAX}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -12,7 +13,8 @@ from botocore.exceptions import ClientError
 
 from goq import clock
 from goq.http import connection
-from tests.support.node.running_node import RunningNode
+from tests.support.client.sqs_client import sqs_client
+from tests.support.node.running_node import RunningNode, running_node
 
 ATTRIBUTES = {
     "text": {"DataType": "String", "StringValue": "tä"},
@@ -164,14 +166,14 @@ def test_a_delete_may_be_repeated(sqs: Any, queue: str) -> None:
     assert "Failed" not in answer
 
 
-def test_a_handle_with_a_time_that_no_number_holds_is_not_in_flight(sqs: Any, queue: str) -> None:
+def test_a_handle_with_a_time_that_no_number_holds_is_invalid(sqs: Any, queue: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     handle = one(sqs, queue)["ReceiptHandle"]
     topic, _, receipt = base64.urlsafe_b64decode(handle).decode().split("/")
     changed = base64.urlsafe_b64encode(f"{topic}/{'9' * 4000}/{receipt}".encode()).decode()
     with pytest.raises(ClientError) as refused:
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=changed, VisibilityTimeout=5)
-    assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
+    assert refused.value.response["Error"]["Code"] == "ReceiptHandleIsInvalid"
 
 
 def test_a_handle_of_another_queue_is_invalid(sqs: Any, queue: str, name: str) -> None:
@@ -268,3 +270,29 @@ def test_bytes_of_another_client_arrive_in_base64(
     body = {"messages": [{"value_base64": "/wA="}]}
     node.call("POST", f"/v1/topics/{name}/messages", body)
     assert one(sqs, queue)["Body"] == "/wA="
+
+
+def test_a_consumer_extends_its_lease_for_12_hours_in_all_whatever_the_clock_is_set_to(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL, "goq.broker")  # retention tells that the clock was set
+    with running_node(sqs={"listen": "127.0.0.1:0"}) as node:
+        assert node.node.sqs_url is not None
+        with sqs_client(node.node.sqs_url) as sqs:
+            queue = sqs.create_queue(QueueName="q")["QueueUrl"]
+            sqs.send_message(QueueUrl=queue, MessageBody="slow")
+            handle = one(sqs, queue, VisibilityTimeout=43_200)["ReceiptHandle"]
+
+            def extend(seconds: int) -> None:
+                sqs.change_message_visibility(
+                    QueueUrl=queue, ReceiptHandle=handle, VisibilityTimeout=seconds
+                )
+
+            for days in (1, -1):
+                node.clock.ahead_ms = node.clock.jumped_ms = days * 86_400_000
+                extend(600)
+            node.clock.ahead_ms = node.clock.jumped_ms = 0
+            node.clock.ahead_ms = 300_000  # as time passes
+            with pytest.raises(ClientError, match="beyond the limit"):
+                extend(43_000)
+            extend(42_000)
