@@ -45,6 +45,28 @@ class SystemClock:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
+class WallSteps:
+    """Notices that the wall clock was set: it and the uptime, which nobody sets, go apart."""
+
+    __slots__ = ("_ahead_us", "_clock", "_least_ms")
+
+    def __init__(self, clock: Clock, least_ms: int) -> None:
+        self._clock = clock
+        self._least_ms = least_ms
+        self._ahead_us = clock.wall_us() - clock.uptime_us()
+
+    def next_ms(self, wall_us: int) -> int:
+        """Return by how much the clock, which shows ``wall_us``, was set ahead since the last call.
+
+        It is negative for a clock set back, and 0 up to ``least_ms`` in all.
+        """
+        step_ms = (wall_us - self._clock.uptime_us() - self._ahead_us) // 1000
+        if abs(step_ms) <= self._least_ms:
+            return 0
+        self._ahead_us += step_ms * 1000
+        return step_ms
+
+
 class TimeSlice:
     """A share of the event loop's time for long work: others get a turn between two slices.
 

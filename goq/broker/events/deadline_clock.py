@@ -13,7 +13,7 @@ from goq import limits
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition_context import Availability
 from goq.broker.runtime.callbacks import ignore
-from goq.clock import Clock
+from goq.clock import Clock, WallSteps
 from goq.delivery.clock_change import clock_set
 from goq.delivery.events.event import ClockChanged
 from goq.delivery.partition_state import PartitionState
@@ -39,13 +39,11 @@ class DeadlineClock:
         self._writer = writer
         self._availability = availability
         self._on_moved = on_moved
-        self._ahead_us: int | None = None
-        """By how much the wall clock was ahead of the uptime when deadlines were last moved."""
+        self._steps: WallSteps | None = None  # since deadlines were last moved
 
     def follow(self, change: ClockChanged | None) -> None:
         """Move deadlines from now on, and at once by what changed before."""
-        wall_us = self._clock.wall_us()
-        self._ahead_us = wall_us - self._clock.uptime_us()
+        self._steps = WallSteps(self._clock, limits.CLOCK_SKEW_WARN_MS)
         if change is not None:
             self._record(change)
 
@@ -55,18 +53,16 @@ class DeadlineClock:
         Call it before deadlines are compared with the time, or new ones are made.
         """
         wall_us = self._clock.wall_us()
-        if self._ahead_us is not None and self._availability.error is None:
-            step_ms = (wall_us - self._clock.uptime_us() - self._ahead_us) // 1000
-            if abs(step_ms) > limits.CLOCK_SKEW_WARN_MS:
-                self._ahead_us += step_ms * 1000
-                change = clock_set(self._state, step_ms)
-                if change is not None:
-                    self._record(change)
+        if self._steps is not None and self._availability.error is None:
+            step_ms = self._steps.next_ms(wall_us)
+            change = clock_set(self._state, step_ms) if step_ms else None
+            if change is not None:
+                self._record(change)
         return wall_us // 1000
 
     def close(self) -> None:
         """Move nothing any more: the partition is closing."""
-        self._ahead_us = None
+        self._steps = None
         self._on_moved = ignore
 
     def _record(self, change: ClockChanged) -> None:

@@ -12,8 +12,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from goq import limits
 from goq.broker.log.pending_appends import Appended
 from goq.broker.runtime.metrics import TopicStats
+from goq.clock import Clock, WallSteps
 from goq.config.topic import TopicSettings
 from goq.delivery.dedup.dedup_window import DedupWindow, Offsets, Originals
 from goq.delivery.dedup.id_table import Ids
@@ -86,6 +88,7 @@ class Admission:
         window: DedupWindow,
         read_frame: Callable[[int], FrameView | None],
         stats: TopicStats,
+        clock: Clock,
         *,
         is_ahead: bool = False,
     ) -> None:
@@ -96,6 +99,8 @@ class Admission:
         self._numbered: list[_Numbered] = []
         self._read_frame = read_frame
         self._stats = stats
+        self._steps = WallSteps(clock, limits.CLOCK_SKEW_WARN_MS)
+        self._step_ms = 0  # by which the clock was set ahead, and the window does not know
         self._staged: list[_Staged] = []
         self._first_halves: set[int] = set()  # of the ids of the first staged frames
         self._halves_of = 0  # so many staged frames
@@ -123,6 +128,8 @@ class Admission:
             self._window.configure(self._window_us)
         if self._window.window_us is None or not header.attributes & Attribute.DEDUP_ID:
             return view
+        if not self._follow_clock(now_us):
+            return None
         rows, ids = _ids_of(view)
         if self._staged and not self._under_way().isdisjoint(ids[:, 0].tolist()):
             return None
@@ -134,6 +141,14 @@ class Admission:
             _, offset, time_us = left_out[0]
             return Appended(offset, time_us, left_out=left_out)
         return drop_duplicates(view, left_out)
+
+    def _follow_clock(self, now_us: int) -> bool:
+        """Tell the window that the clock was set; False while staged ids have times from before."""
+        self._step_ms += self._steps.next_ms(now_us)
+        if self._step_ms and not self._staged:
+            self._window.note_clock_set(now_us, self._step_ms * 1000)
+            self._step_ms = 0
+        return not self._step_ms
 
     def note_duplicate(self) -> None:
         """Count a frame that is stored already; on the event loop."""

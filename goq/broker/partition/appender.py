@@ -78,6 +78,7 @@ class Appender:
             loaded.dedup,
             partial(_read_frame, loaded.messages.reader),
             stats,
+            context.clock,
             is_ahead=quorum is not None,
         )
         self.commit = GroupCommit(

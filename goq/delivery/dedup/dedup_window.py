@@ -2,8 +2,10 @@
 
 An id is a duplicate while the append time of its message is less than the window ago. This is exact
 on both sides: one microsecond before that it is a duplicate, at that microsecond it is a new
-message. After the clock was set back the age may be negative; then it is a duplicate too. An id
-that was once older than the window may be forgotten for good.
+message. The age may be negative, if the clock is behind that of an earlier start; then it is a
+duplicate too. An id that was once older than the window may be forgotten for good. So a clock that
+is set while the window is in use changes no age: inside, all times are by the clock as it was
+before.
 
 Ids lie in tables by age. Only the newest table grows. A table whose last id has passed the window
 is dropped whole, so nothing is ever sorted, merged or moved. A table has room for half as many ids
@@ -16,6 +18,7 @@ again, which is rare.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -57,6 +60,13 @@ class StoredDedupIds(NamedTuple):
 
     offsets: Offsets
     ids: Ids
+
+
+class _ClockSetting(NamedTuple):
+    """From when on the clock is ahead of the window's own times, and by how much."""
+
+    from_us: int
+    ahead_us: int
 
 
 class _Generation:
@@ -103,7 +113,7 @@ class DedupWindow:
 
     ``time_of`` returns when the message at an offset was appended, None if it is gone. ``factors``
     are two random numbers below 2^64. ``table_ids`` are the least and the greatest capacity of a
-    table. Ids are ``uint64[n, 2]``, none of them zero.
+    table. Ids are ``uint64[n, 2]``, none of them zero. Times are by the clock as it was set last.
     """
 
     def __init__(
@@ -119,6 +129,7 @@ class DedupWindow:
         self._mixer = Mixer(factors)
         self._table_ids_min, self._table_ids_max = table_ids
         self._generations: list[_Generation] = []
+        self._settings: list[_ClockSetting] = []
 
     def __len__(self) -> int:
         return sum(generation.table.count for generation in self._generations)
@@ -129,10 +140,27 @@ class DedupWindow:
         if window_us is None:
             self._generations.clear()
 
+    def note_clock_set(self, now_us: int, step_us: int) -> None:
+        """Keep all ages: the clock was set ahead by so much, and shows ``now_us`` now."""
+        own_us = self._own_us(now_us) - step_us + 1  # later than all before
+        self._settings.append(_ClockSetting(own_us, now_us - own_us))
+        past_us = own_us - (self.window_us or 0)
+        while len(self._settings) > 1 and self._settings[1].from_us <= past_us:
+            del self._settings[0]
+
+    def _own_us(self, now_us: int) -> int:
+        return now_us - self._settings[-1].ahead_us if self._settings else now_us
+
+    def _shown_us(self, own_us: int) -> int:
+        """Return the time that the clock showed at a time of the window."""
+        place = bisect_right(self._settings, own_us, key=lambda each: each.from_us)
+        return own_us + self._settings[place - 1].ahead_us if place else own_us
+
     def find(self, ids: Ids, now_us: int) -> Originals:
         """Return the originals of the ids that are duplicates, each id at most once."""
         if self.window_us is None:
             return _NONE
+        now_us = self._own_us(now_us)
         self._forget(now_us - self.window_us)
         if len(ids) < FEW:
             return self._find_each(ids, now_us)
@@ -175,25 +203,29 @@ class DedupWindow:
     def _all_within(self, known: Originals, now_us: int) -> Originals:
         """Return those messages that are in the window."""
         assert self.window_us is not None
-        for place in (known.times_us == _RESTORED_US).nonzero()[0].tolist():
+        is_restored = known.times_us == _RESTORED_US
+        for place in is_restored.nonzero()[0].tolist():
             time_us = self._time_of(int(known.offsets[place]))
             known.times_us[place] = now_us - self.window_us if time_us is None else time_us
         is_within = now_us - known.times_us < self.window_us
+        if self._settings:
+            for place in (~is_restored).nonzero()[0].tolist():
+                known.times_us[place] = self._shown_us(int(known.times_us[place]))
         return known if is_within.all() else Originals(*(each[is_within] for each in known))
 
     def _within(self, generation: _Generation, number: int, now_us: int) -> Original | None:
         """Return the message behind a number if it is in the window."""
-        offset, time_us = generation.message_of(number)
-        if time_us is None:
-            time_us = self._time_of(offset)
+        offset, own_us = generation.message_of(number)
+        time_us = self._time_of(offset) if own_us is None else own_us
         if time_us is None or self.window_us is None or now_us - time_us >= self.window_us:
             return None
-        return Original(offset, time_us)
+        return Original(offset, time_us if own_us is None else self._shown_us(own_us))
 
     def add(self, ids: Ids, offsets: Offsets, time_us: int) -> None:
         """Remember ids of messages that were appended at one time, by rising offset."""
         if self.window_us is None:
             return
+        time_us = self._own_us(time_us)
         mixed = self._mixer.mix(ids)
         while len(ids):
             newest = self._generations[-1] if self._generations else None

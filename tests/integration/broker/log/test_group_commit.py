@@ -60,7 +60,9 @@ class _Setup:
             on_commit=self._on_commit,
             on_seal=lambda segment: self.sealed.append(segment.base_offset),
             on_failure=self.failures.append,
-            admission=Admission(self.producers, NO_WINDOW, lambda _offset: None, TopicStats()),
+            admission=Admission(
+                self.producers, NO_WINDOW, lambda _offset: None, TopicStats(), ManualClock()
+            ),
             write_seconds=WriteTimes(),
             **bounds,
         )

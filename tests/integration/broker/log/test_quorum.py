@@ -71,7 +71,12 @@ class _Setup:
             on_commit=self._on_commit,
             on_seal=lambda _segment: None,
             admission=Admission(
-                self.producers, NO_WINDOW, lambda _offset: None, TopicStats(), is_ahead=True
+                self.producers,
+                NO_WINDOW,
+                lambda _offset: None,
+                TopicStats(),
+                ManualClock(),
+                is_ahead=True,
             ),
             quorum=self.quorum,
             write_seconds=WriteTimes(),

@@ -297,3 +297,19 @@ def test_a_window_that_is_switched_off_counts_from_the_next_frame_on(tmp_path: P
             assert left_out(await send(topic, "ab")) == []
 
     run(main())
+
+
+def test_a_clock_that_is_set_ahead_and_right_again_forgets_no_id(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        async with broker_on(tmp_path, clock=clock) as broker:
+            topic = await broker.topic_admin.create("t")
+            await send(topic, "a")
+            day_ms = 86_400_000  # the window
+            for step_ms in (400 * day_ms, -400 * day_ms, -5 * day_ms, 5 * day_ms):
+                clock.jump_ms(step_ms)
+                assert left_out(await send(topic, "a")) == [(0, 0)]
+            clock.advance_ms(day_ms)
+            assert left_out(await send(topic, "a")) == []
+
+    run(main())

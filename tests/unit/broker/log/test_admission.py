@@ -10,6 +10,7 @@ import pytest
 from goq.broker.log.admission import Admission
 from goq.broker.log.pending_appends import Appended
 from goq.broker.runtime.metrics import TopicStats
+from goq.clock import ManualClock
 from goq.delivery.dedup.dedup_window import DedupWindow
 from goq.delivery.dedup.producer_table import ProducerTable
 from goq.frame.encoder import Columns, encode_frame
@@ -24,16 +25,22 @@ def id_of(number: int) -> bytes:
     return (number % 4).to_bytes(8, "little") + (number // 4).to_bytes(8, "little")
 
 
+def admission_of(window: DedupWindow, clock: ManualClock) -> Admission:
+    return Admission(ProducerTable(), window, lambda _offset: None, TopicStats(), clock)
+
+
 @pytest.mark.parametrize("count", [5, 200])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_frame_loses_its_repetitions_each_told_with_its_original(count: int, seed: int) -> None:
     chance = Random(seed)
     window = DedupWindow(WINDOW_US, time_of=lambda _offset: None, factors=(3, 5))
-    admission = Admission(ProducerTable(), window, lambda _offset: None, TopicStats())
+    clock = ManualClock(NOW_US)
+    admission = admission_of(window, clock)
     known: dict[int, tuple[int, int]] = {}
-    offset, now_us = 0, NOW_US
+    offset = 0
     for _ in range(6):
-        now_us += 1000
+        clock.advance_ms(1)
+        now_us = clock.now_us
         numbers = [chance.randrange(2 * count) for _ in range(count)]
         firsts: dict[int, tuple[int, int]] = {}
         expected: list[tuple[int, int, int]] = []
@@ -58,10 +65,32 @@ def test_a_frame_loses_its_repetitions_each_told_with_its_original(count: int, s
 
 def test_a_frame_of_one_id_many_times_keeps_the_first() -> None:
     window = DedupWindow(WINDOW_US, time_of=lambda _offset: None, factors=(3, 5))
-    admission = Admission(ProducerTable(), window, lambda _offset: None, TopicStats())
+    admission = admission_of(window, ManualClock(NOW_US))
     columns = Columns([b"%d" % n for n in range(100)], dedup_ids=[id_of(9)] * 100)
     admitted = admission.admit(FrameView.parse(encode_frame(columns)), 7, NOW_US)
     assert isinstance(admitted, FrameView)
     assert admitted.header.message_count == 1
     rows = np.array(admitted.left_out)
     assert rows.tolist() == [[row, 7, NOW_US] for row in range(1, 100)]
+
+
+def test_a_clock_that_is_set_while_an_id_is_written_counts_once_the_id_is_stored() -> None:
+    window = DedupWindow(WINDOW_US, time_of=lambda _offset: None, factors=(3, 5))
+    clock = ManualClock(NOW_US)
+    admission = admission_of(window, clock)
+    first, other = (
+        FrameView.parse(encode_frame(Columns([b"v"], dedup_ids=[id_of(number)])))
+        for number in (1, 2)
+    )
+    assert admission.admit(first, 0, clock.now_us) is not None
+    admission.stage(first, 0, clock.now_us)
+    clock.jump_ms(10 * WINDOW_US // 1000)
+    assert admission.admit(other, 1, clock.now_us) is None  # after the write
+    admission.settle(stored=True)
+    for _ in range(2):
+        assert admission.admit(first, 1, clock.now_us) == Appended(
+            0, NOW_US, left_out=[(0, 0, NOW_US)]
+        )
+        clock.jump_ms(-10 * WINDOW_US // 1000)
+    clock.advance_ms(WINDOW_US // 1000)
+    assert isinstance(admission.admit(first, 1, clock.now_us), FrameView)
