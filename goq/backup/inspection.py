@@ -114,7 +114,7 @@ def prune_place(place: BackupPlace, before_us: int, now_s: float | None = None) 
     read: its objects are unknown.
     """
     now_s = time.time() if now_s is None else now_s
-    with place.locked(exclusive=True):
+    with place.locked(exclusive=True), place.marked() as renew_mark:
         found = [(each.name, _manifest_of(each)) for each in place.all()]
         stay = {name for name, _ in found[-1:]}
         stay |= set([name for name, each in found if each.time_us <= now_s * 1e6][-1:])
@@ -124,10 +124,7 @@ def prune_place(place: BackupPlace, before_us: int, now_s: float | None = None) 
             place.remove(name)
         kept = {file.digest for name, each in found if name not in old for file in each.files}
         unused = place.removable_names(kept, now_s)
-        for name in set(place.names()) - {name for name, _ in found}:  # in a store, meanwhile
-            new = _manifest_of(place.read(name))
-            unused = sorted({*unused} - {file.digest for file in new.files})
-        return _remove_unused(place, unused, len(old))
+        return _remove_unused(place, unused, len(old), renew_mark)
 
 
 def _manifest_of(found: FoundManifest) -> BackupManifest:
@@ -138,7 +135,9 @@ def _manifest_of(found: FoundManifest) -> BackupManifest:
     return found.manifest
 
 
-def _remove_unused(place: BackupPlace, unused: list[str], backups: int) -> PruneResult:
+def _remove_unused(
+    place: BackupPlace, unused: list[str], backups: int, renew_mark: Callable[[], None]
+) -> PruneResult:
     disk, objects, size_bytes = place.disk, 0, 0
     for folder, names in (
         (place.objects, unused),
@@ -146,6 +145,7 @@ def _remove_unused(place: BackupPlace, unused: list[str], backups: int) -> Prune
     ):
         for name in names:
             size_bytes += _size(place, folder / name)
+            renew_mark()
             disk.remove(folder / name)
             objects += folder == place.objects
     return PruneResult(backups, objects, size_bytes)

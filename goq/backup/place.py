@@ -11,7 +11,10 @@ A removal deletes manifests first: a removal that was cut short leaves no manife
 
 In an object store there is no lock. Backups at the same time do no harm: uploads have names of
 their own, and the same bytes get the same name. A removal leaves objects that are younger than a
-day, which a backup under way may need, and a backup looks for all its objects before its manifest.
+day, which a backup under way may need. One that is older may become part of a backup just now. So a
+removal puts its mark, ``prunes/<random>``, then lists the manifests, then deletes. A backup puts
+its manifest, then looks for marks, then for all its objects. Whichever is later sees the other one:
+the removal spares the objects, or the backup takes its manifest back and fails.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Collection, Generator, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +38,8 @@ from goq.storage.disk import Disk
 
 TEMPORARY_NAME: Final = "object.new"
 YOUNG_S: Final = 24 * 3600.0
+MARK_S_MAX: Final = 3600.0
+"""For how long a removal counts as under way after its last mark; it may have been killed."""
 CLOCK_SKEW_US_MAX: Final = 10_000_000
 """How far the clocks of the nodes with one place may differ."""
 _UPLOAD_NAME = re.compile(r"object\.new\.[0-9a-f]{16}", re.ASCII)
@@ -137,6 +143,7 @@ class BackupPlace:
         self._sizes: dict[str, int] | None = None
         self.objects = folder / "objects"
         self.manifests = folder / "manifests"
+        self._marks = folder / "prunes"
 
     def told(self, path: Path) -> str:
         """Return a path as users know it."""
@@ -197,20 +204,62 @@ class BackupPlace:
 
         Raises ``Conflict`` if a store lacks an object of it, or some of its bytes.
         """
-        if self.store is not None:
-            self._sizes = None
-            files = [f for f in manifest.files if f.digest]
-            gone = [f for f in files if self.object_size(f.digest) != f.size_bytes]
-            if gone:
-                raise Conflict(f"{len(gone)} objects were removed from {self.where} meanwhile, as"
-                               " by a prune, or are shorter there than they were sent; back up"
-                               " again")  # fmt: skip
+        self._check_objects(manifest)
         self.disk.sync_names(self.objects)
         known, time_us = set(self.names()), manifest.time_us
         while (name := _name_of(time_us)) in known:
             time_us += 1
         self.disk.replace(self._path_of(name), encode_manifest(manifest))
+        try:
+            self._check_unmarked(name)
+            self._check_objects(manifest)
+        except Conflict:
+            self.remove(name)
+            raise
         return name
+
+    def _check_objects(self, manifest: BackupManifest) -> None:
+        """Raise ``Conflict`` if a store lacks an object, or some of its bytes."""
+        if self.store is None:
+            return
+        self._sizes = None
+        files = [f for f in manifest.files if f.digest]
+        gone = [f for f in files if self.object_size(f.digest) != f.size_bytes]
+        if gone:
+            raise Conflict(f"{len(gone)} objects were removed from {self.where} meanwhile, as"
+                           " by a prune, or are shorter there than they were sent; back up"
+                           " again")  # fmt: skip
+
+    def _check_unmarked(self, name: str) -> None:
+        """Raise ``Conflict`` if a removal may not know a manifest, by the clock of the store."""
+        if self.store is None:
+            return
+        _, written_s = self.store.changes(self.manifests)[self._path_of(name).name]
+        marks = self.store.changes(self._marks).values()
+        if any(marked_s > written_s - MARK_S_MAX for _, marked_s in marks):
+            raise Conflict(f"a prune of {self.where} is under way, or was killed within the last"
+                           " hour; back up again when it is done")  # fmt: skip
+
+    @contextmanager
+    def marked(self) -> Generator[Callable[[], None]]:
+        """Tell backups to a store of a removal; what is returned goes before each deletion."""
+        if self.store is None:
+            yield lambda: None
+            return
+        mark, marked_s = self._marks / secrets.token_hex(8), 0.0
+        store = self.store
+
+        def renew() -> None:
+            nonlocal marked_s
+            if not marked_s or time.monotonic() - marked_s > MARK_S_MAX / 10:
+                store.replace(mark, b"prune\n")
+                marked_s = time.monotonic()
+
+        renew()
+        try:
+            yield renew
+        finally:
+            store.remove(mark)
 
     def remove(self, name: str) -> None:
         """Remove a manifest."""

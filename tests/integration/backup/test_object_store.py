@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import goq
+from goq.backup import place as backup_place
 from goq.backup.backup import back_up_folder
 from goq.backup.inspection import prune_place, verify_place
 from goq.backup.place import YOUNG_S, BackupPlace, open_place
@@ -162,6 +163,49 @@ def test_a_prune_keeps_young_objects_and_removes_old_ones_that_no_backup_needs(
     assert foreign in keys
     assert left not in keys
     assert verify_place(open_place(RealDisk(), url)).problems == []
+
+
+def test_a_backup_that_needs_what_a_prune_is_about_to_remove_fails(
+    url: str, place: BackupPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        with goq.Node(tmp_path / "data") as node, node.client() as q:
+            q.publish("orders", b"%d" % number, partition=0)
+        backed_up(tmp_path / "data", url)
+    older = place.read(place.names()[0]).manifest
+    assert older is not None
+    pruner, refused = open_place(RealDisk(), url), list[Conflict]()
+    remove = pruner.disk.remove
+
+    def add_then_remove(path: Path) -> None:
+        if path.parent.name == "objects" and not refused:
+            with pytest.raises(Conflict, match="back up again") as caught:
+                place.add(older)
+            refused.append(caught.value)
+        remove(path)
+
+    monkeypatch.setattr(pruner.disk, "remove", add_then_remove)
+    assert prune_place(pruner, now_us(), time.time() + YOUNG_S + 600).objects > 0
+    assert refused
+    assert len(place.names()) == 1
+    assert verify_place(open_place(RealDisk(), url)).problems == []
+    newest = place.newest()
+    assert newest is not None
+    place.add(newest)  # the prune is done
+
+
+def test_a_prune_that_was_killed_long_ago_keeps_no_backup_from_being_made(
+    url: str, place: BackupPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_source(tmp_path / "data")
+    backed_up(tmp_path / "data", url)
+    newest = place.newest()
+    assert newest is not None
+    place.disk.replace(place.folder / "prunes" / "0123456789abcdef", b"prune")
+    with pytest.raises(Conflict, match=r"a prune of .* is under way, or was killed"):
+        place.add(newest)
+    monkeypatch.setattr(backup_place, "MARK_S_MAX", -60.0)
+    assert place.add(newest) in place.names()
 
 
 def test_backups_of_several_nodes_at_once_do_each_other_no_harm(
