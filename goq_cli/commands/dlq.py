@@ -27,13 +27,18 @@ from goq_cli.dead_letter_filter import (
     tells_count,
     wanted_by,
 )
-from goq_cli.output.output import confirm, notice, print_json
+from goq_cli.output.output import EXIT_IN_PART, confirm, notice, print_json, warn
 from goq_cli.output.progress import show_progress
 from goq_cli.output.table import print_table
 from goq_cli.output.text import shown_field
 from goq_cli.session import SESSION
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_LEFT = {
+    "looped": "they were put back too often already; --force puts them back again",
+    "lost": "they cannot be read any more",
+    "without_origin": "they were published there and never failed; --to TOPIC says where they go",
+}
 _PAUSE_S = 0.25
 """About how far apart the portions of a paced redrive are."""
 _COLUMNS = (
@@ -131,10 +136,12 @@ def redrive(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Redrive dead letters to their topic, for the group that they failed in."""
+    """Redrive dead letters to their topic, for the group that they failed in.
+
+    Exit code 1: some that matched stay, and stderr says why.
+    """
     wanted = wanted_by(group, reason, reason_is, cause, key, from_time, to_time)
-    total = {"matched": 0, "redriven": 0, "looped": 0, "lost": 0}
-    without_origin = 0
+    total = dict.fromkeys(("matched", "redriven", "looped", "lost", "without_origin"), 0)
     after: str | None = None
     portion = PORTION if rate is None else max(1, min(PORTION, round(rate * _PAUSE_S)))
 
@@ -178,7 +185,6 @@ def redrive(
             for name in total:
                 total[name] += getattr(answer, name)
             advance(answer.redriven)
-            without_origin += answer.without_origin
             after = answer.next
             if after is None:
                 break
@@ -186,15 +192,14 @@ def redrive(
                 due_s = began_s + answer.redriven / rate
                 time.sleep(max(0.0, due_s - time.monotonic()))
     _print_total({"dry_run": dry_run, **total})
+    for name, why in _LEFT.items():
+        if total[name]:
+            warn(f"{total[name]:,} stay: {why}")
     check_ids(topic, ids, limit, total["matched"])
-    if total["looped"]:
-        notice(f"{total['looped']} were put back too often already: --force puts them back again")
-    if without_origin:
-        notice(
-            f"{without_origin} were published here and never failed: --to TOPIC says where they go"
-        )
     if dry_run:
         notice("nothing was changed")
+    elif any(total[name] for name in _LEFT):
+        raise typer.Exit(EXIT_IN_PART)
 
 
 @app.command()

@@ -95,12 +95,10 @@ def parse_messages(line: bytes, where: str) -> list[tuple[Message, DeliveryOptio
 def _message_of(parsed: JsonMessage, where: str) -> tuple[Message, DeliveryOptions]:
     try:
         value = _value(parsed)
-        key = base64.b64decode(parsed.key_base64, validate=True) if parsed.key_base64 else None
+        key = _key(parsed)
         headers = _headers(parsed.headers)
     except (UnicodeDecodeError, binascii.Error, ValueError) as error:
         raise InvalidInput(f"{where}: {error}") from None
-    if parsed.key is not None:
-        key = parsed.key.encode()
     options = DeliveryOptions(
         parsed.priority,
         parsed.delay,
@@ -124,15 +122,23 @@ def _value(parsed: JsonMessage) -> bytes | None:
     raise ValueError("a message has a value or a value_base64")
 
 
+def _key(parsed: JsonMessage) -> bytes | None:
+    if parsed.key is not None and parsed.key_base64 is not None:
+        raise ValueError("give key or key_base64, not both")
+    if parsed.key_base64 is not None:
+        return base64.b64decode(parsed.key_base64, validate=True)
+    return None if parsed.key is None else parsed.key.encode()
+
+
 def _headers(headers: dict[str, str] | list[JsonHeader]) -> tuple[Header, ...]:
     if isinstance(headers, dict):
         return tuple((name, text.encode()) for name, text in headers.items())
-    return tuple(
-        (
-            header.name,
-            (header.value or "").encode()
-            if header.value_base64 is None
-            else base64.b64decode(header.value_base64, validate=True),
-        )
-        for header in headers
-    )
+    return tuple((header.name, _header_value(header)) for header in headers)
+
+
+def _header_value(header: JsonHeader) -> bytes:
+    if header.value_base64 is None:
+        return (header.value or "").encode()
+    if header.value is not None:
+        raise ValueError(f"give value or value_base64 of the header {header.name}, not both")
+    return base64.b64decode(header.value_base64, validate=True)

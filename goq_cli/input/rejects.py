@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
@@ -38,7 +40,16 @@ class Rejects:
         _trace: TracebackType | None,
     ) -> None:
         if self._file is not None:
-            self._file.close()
+            with self._named():
+                self._file.close()
+
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """Add the name of the file to an error: it is not that of the output."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def refuse(self, error: GoqError) -> None:
         """Raise the error of a message, or count it and say so."""
@@ -51,7 +62,8 @@ class Rejects:
     def keep(self, data: bytes) -> None:
         """Keep input that was refused, or a part of it."""
         if self._file is not None:
-            self._file.write(data)
+            with self._named():
+                self._file.write(data)
 
     def finish(self) -> None:
         """Say how many messages were left out, if any were."""

@@ -68,13 +68,26 @@ def test_a_redrive_puts_back_what_the_options_say(goq: Run, node: RunningNode, t
     assert json.loads(dry.stdout)["redriven"] == 3
     assert len(letters(node, topic)) == 4
     done = goq("dlq", "redrive", topic, "--reason", "broken", "--limit", "2")
-    assert done.stdout == b"matched\tredriven\tlooped\tlost\n2\t2\t0\t0\n"
+    assert done.stdout == (b"matched\tredriven\tlooped\tlost\twithout_origin\n2\t2\t0\t0\t0\n")
     one = goq("dlq", "redrive", topic, "--id", f"{topic}.dlq:0:3", "--json")
     assert json.loads(one.stdout)["redriven"] == 1
     assert [letter["value"] for letter in letters(node, topic)] == ["c"]
     goq("dlq", "redrive", topic, "--cause", "bad", code=7)
     goq("dlq", "redrive", topic, "--to", f"{topic}-none", code=3)
     goq("dlq", "redrive", f"{topic}-none", code=3)
+
+
+def test_a_redrive_that_leaves_letters_says_so_and_exits_with_1(
+    goq: Run, node: RunningNode, topic: str
+) -> None:
+    die(node, topic, "a")
+    goq("produce", f"{topic}.dlq", stdin=b"never failed\n")
+    dry = goq("dlq", "redrive", topic, "--dry-run")
+    done = goq("dlq", "redrive", topic, "--json", code=1)
+    for said in (dry.stderr, done.stderr):
+        assert b"goq: 1 stay: they were published there and never failed" in said
+    total = json.loads(done.stdout)
+    assert (total["matched"], total["redriven"], total["without_origin"]) == (2, 1, 1)
 
 
 def test_an_exact_reason_narrows_a_list_a_redrive_and_a_purge(

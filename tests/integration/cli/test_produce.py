@@ -93,7 +93,18 @@ def test_json_lines_carry_key_headers_and_base64(goq: Run, topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"{", b'{"valu":"x"}', b'{"value":1}', b'{"value_base64":"!"}', b"{}", b'"x"', b"\xff"]
+    "line",
+    [
+        b"{",
+        b'{"valu":"x"}',
+        b'{"value":1}',
+        b'{"value_base64":"!"}',
+        b"{}",
+        b'"x"',
+        b"\xff",
+        b'{"value":"a","key":"k","key_base64":"bA=="}',
+        b'{"value":"a","headers":[{"name":"h","value":"v","value_base64":"dw=="}]}',
+    ],
 )
 def test_a_bad_json_line_is_named(goq: Run, topic: str, line: bytes) -> None:
     done = goq("produce", topic, "--jsonl", stdin=b'{"value":"ok"}\n' + line + b"\n", code=7)
@@ -343,6 +354,8 @@ def test_malformed_lines_are_left_out_and_what_comes_before_an_error_is_stored_a
     assert b"line 2" in done.stderr
     assert b"1 messages were stored" in done.stderr
     goq("produce", topic, "--on-error", "missing/file", stdin=b"a\n", code=2)
+    done = goq("produce", topic, "--jsonl", "--on-error", "/dev/full", stdin=data, code=1)
+    assert b"/dev/full: No space left" in done.stderr
 
 
 LONG_KEY = "k" * (limits.KEY_BYTES_MAX + 1)
