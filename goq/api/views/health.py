@@ -115,8 +115,8 @@ def cluster_problems(cluster: ClusterNode) -> list[ProblemOut]:
 def _archive_problems(broker: Broker) -> Iterator[ProblemOut]:
     """Yield the damage that reads have found in archived segments."""
     advice = (
-        "put the file or its object back from a backup, then restart the node; goq doctor --verify"
-        " checks all archived segments"
+        "put a file back from a backup, then restart the node, or put its object back: a read finds"
+        " it after a minute; goq doctor --verify checks all archived segments"
     )
     for identity, log, damage in broker.archive.damaged():
         more = f" (and {len(damage) - 1} more)" if len(damage) > 1 else ""

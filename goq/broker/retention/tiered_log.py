@@ -8,7 +8,7 @@ message comes twice. Segments that were deleted while the topic had no archive a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -24,7 +24,7 @@ from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.log.time_lookup import end_offset_at, read_backward, retry_deleted
 from goq.storage.node_db import ArchiveRow
-from goq.storage.scanner import BadRegion, Damage
+from goq.storage.scanner import BadRegion, Damage, ScannedFrame
 
 _RETRY_MS: Final = 1000
 
@@ -33,8 +33,9 @@ class TieredLogReader(LogReader):
     """Reads the archived and live segments of one log, from any thread. Blocks on the disk.
 
     A reader always sees the current segments and is cheap to create. Discard it when the partition
-    is closed. ``damage`` lists the damage that was found in archived segments; that of live ones is
-    in the list of the live log. With ``is_unbroken`` the log starts behind its last gap.
+    is closed. ``damage`` lists the damage that was found in archived segments, until it can be read
+    again; that of live ones is in the list of the live log. With ``is_unbroken`` the log starts
+    behind its last gap.
     """
 
     def __init__(
@@ -88,6 +89,21 @@ class TieredLogReader(LogReader):
         if segment in self.live.segments:
             return self.live.record_damage(segment, region, end_offset)
         return super().record_damage(segment, region, end_offset)
+
+    def scan(
+        self,
+        segments: Sequence[Segment],
+        number: int,
+        offset: int,
+        chunk_bytes: int,
+        wait: bool = True,
+    ) -> Iterator[ScannedFrame | Damage]:
+        """Yield frames and damage of a segment; a frame that can be read is damaged no more."""
+        for found in super().scan(segments, number, offset, chunk_bytes, wait):
+            if self.damage and isinstance(found, ScannedFrame):
+                header = found.view.header
+                self.clear_damage(header.base_offset, header.end_offset)
+            yield found
 
     def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the offset ranges from ``start`` up to ``end`` that lie between segments.

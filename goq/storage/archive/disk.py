@@ -20,7 +20,7 @@ from typing import Final
 from goq import limits
 from goq.errors import ArchiveUnreachable, CorruptData, describe_os_error
 from goq.storage.archive.file import SUFFIX, Footer, read_chunk
-from goq.storage.archive.tiered_disk import footer_of
+from goq.storage.archive.tiered_disk import footer_of, is_damaged
 from goq.storage.disk import Disk, File, NotCached
 from goq.storage.log.segment import SUFFIX as LOG_SUFFIX
 
@@ -182,6 +182,8 @@ class ArchiveDisk:
         size_bytes = min(limits.ARCHIVE_CHUNK_BYTES, footer.size_bytes)
         self._make_room(size_bytes)
         found = memoryview(read_chunk(self._disk, stored, footer, number))
+        if is_damaged(self._disk, stored):
+            return found
         with self._lock:
             self._chunks[path, number] = found
             self._cached_bytes += len(found)

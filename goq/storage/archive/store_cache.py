@@ -2,8 +2,10 @@
 
 A file is named by the SHA-256 of its object, which is checked when it arrives. Wrong bytes are
 fetched once more; then they count as damage, and are read like those of a damaged file: each frame
-has its own checks. A store that does not answer is no damage: readers get ``ArchiveUnreachable``,
-and for some seconds no further request waits for it.
+has its own checks. A minute later the next reader fetches the object again: the store, or what lies
+between, may have erred. A missing object is asked for by each reader. A store that does not answer
+is no damage: readers get ``ArchiveUnreachable``, and for some seconds no further request waits for
+it.
 
 The cache is emptied by each start, because it vouches only for bytes that it has seen arrive.
 """
@@ -17,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +34,7 @@ PIECE_BYTES: Final = 4 * limits.MIB
 READ_RETRY_S: Final = 5.0
 _DOWN_S: Final = 5.0
 _TRIES: Final = 2
+_DAMAGED_S: Final = 60.0
 _log = logging.getLogger("goq.storage")
 
 OpenStore = Callable[[str], StoreDisk]
@@ -91,6 +95,7 @@ class StoreCache:
         self._open_store = stores
         self._stores: dict[str, StoreDisk] = {}
         self._files: OrderedDict[str, int] = OrderedDict()
+        self._damaged_until_s: dict[str, float] = {}
         self._fetching: dict[str, threading.Lock] = {}
         self._down: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
@@ -126,8 +131,15 @@ class StoreCache:
         """Whether an object can be read without the store."""
         return stored.sha256 in self._files
 
+    def is_damaged(self, stored: StoredObject) -> bool:
+        """Whether the bytes of an object that arrived last were wrong."""
+        return stored.sha256 in self._damaged_until_s
+
     def _touch(self, digest: str) -> bool:
         if digest not in self._files:
+            return False
+        if time.monotonic() >= self._damaged_until_s.get(digest, inf):
+            self.size_bytes -= self._files.pop(digest)
             return False
         self._files.move_to_end(digest)
         return True
@@ -171,8 +183,10 @@ class StoreCache:
             finally:
                 file.close()
             if digest.hexdigest() == stored.sha256:
+                self._damaged_until_s.pop(stored.sha256, None)
                 return
         self.damaged += 1
+        self._damaged_until_s[stored.sha256] = time.monotonic() + _DAMAGED_S
         _log.error(
             "%s is damaged: its bytes are not those that were stored", store.told(stored.key)
         )

@@ -148,3 +148,12 @@ def footer_of(disk: Disk, path: Path) -> Footer:
     """Return the footer of an archived segment, without its store. Raises ``CorruptData``."""
     entry = disk.stored_entry(path) if isinstance(disk, TieredDisk) else None
     return read_footer(disk, path) if entry is None else entry.footer
+
+
+def is_damaged(disk: Disk, path: Path) -> bool:
+    """Return whether a file was read from an object with wrong bytes, which may become right."""
+    if not isinstance(disk, TieredDisk):
+        return False
+    entry = disk.stored_entry(path)
+    stored = None if entry is None else entry.object_of(path)
+    return stored is not None and disk.cache.is_damaged(stored)

@@ -130,6 +130,24 @@ def test_wrong_bytes_are_fetched_once_more_then_told_and_kept_as_they_are(
     assert "s3://bucket/k1 is damaged" in caplog.text
 
 
+def test_wrong_bytes_are_fetched_again_after_a_minute(
+    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, stored, now_s = cache_in(tmp_path, store), store.put(1), [1000.0]
+    monkeypatch.setattr(store_cache.time, "monotonic", lambda: now_s[0])
+    good, store.objects["k1"] = store.objects["k1"], b"an error page"
+    for later_s, reads in ((0.0, 2), (59.0, 2), (1.0, 4), (59.0, 4)):
+        now_s[0] += later_s
+        assert cache.fetch(URL, stored).read_bytes() == b"an error page"
+        assert (cache.is_damaged(stored), store.reads) == (True, reads)
+        assert cache.size_bytes == SIZE_BYTES
+    store.objects["k1"] = good
+    now_s[0] += 1.0
+    for _ in range(2):
+        assert cache.fetch(URL, stored).read_bytes() == good
+    assert (cache.is_damaged(stored), cache.size_bytes, store.reads) == (False, SIZE_BYTES, 5)
+
+
 def test_a_missing_object_is_missing_and_takes_no_room(tmp_path: Path, store: MemoryStore) -> None:
     cache, stored = cache_in(tmp_path, store), store.put(1)
     del store.objects["k1"]
