@@ -1,4 +1,4 @@
-"""The latest small batches of the logs that a node leads, in memory, for followers that keep up.
+"""The latest batches of the logs that a node leads, in memory, for followers that keep up.
 
 Without them the leader would read back from the file what it has just written, in another thread.
 What is not here is read from the file. The batches of all logs are bounded together: those of the

@@ -6,6 +6,7 @@ Work on a disk and the way to another host take fixed times, and nothing else ta
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from statistics import median
 
 import pytest
@@ -43,7 +44,9 @@ def fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimNetwork, "delay_s", lambda *_: WAY_S)
 
 
-def _latencies(hosts: int, publishers: int, each: int) -> tuple[list[float], float]:
+def _latencies(
+    hosts: int, publishers: int, each: int, messages: Sequence[bytes] = (b"x" * 100,)
+) -> tuple[list[float], float]:
     """Return how long publishes took on so many hosts, and how many there were in a second."""
     world = World(1, _SETTINGS)
     names = NAMES[:hosts]
@@ -51,7 +54,7 @@ def _latencies(hosts: int, publishers: int, each: int) -> tuple[list[float], flo
     world.agreement.parts[KEY] = part._replace(
         in_sync=names, replicas=names, min_insync=min(hosts, 2)
     )
-    frame = FrameView.parse(encode_frame(Columns([b"x" * 100])))
+    frame = FrameView.parse(encode_frame(Columns(messages)))
     took_s: list[float] = []
 
     async def publish(count: int) -> None:
@@ -89,6 +92,11 @@ def test_a_publish_takes_a_sync_and_a_round_trip() -> None:
     assert median(took_s) <= 1.3 * SYNC_S + 2 * WAY_S
     alone_s, _ = _latencies(1, 1, 100)
     assert median(alone_s) == pytest.approx(SYNC_S)
+
+
+def test_a_batch_of_a_megabyte_takes_a_sync_and_a_round_trip_too() -> None:
+    took_s, _ = _latencies(3, 1, 5, [b"x" * 1000] * 1000)
+    assert median(took_s) <= 1.3 * SYNC_S + 2 * WAY_S
 
 
 def test_many_publishers_reach_four_fifths_of_what_they_do_on_one_host() -> None:

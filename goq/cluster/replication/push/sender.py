@@ -117,8 +117,12 @@ class PushSender:
             if update is None or update.end_offsets is None:
                 continue
             leader = self._leaders[key]
+            update_bytes = limits.PUSH_UPDATE_BYTES + sum(map(len, update.buffers))
+            if updates and size_bytes + update_bytes > limits.PUSH_BYTES_MAX:
+                self._send(updates, pushed, size_bytes)
+                updates, pushed, size_bytes = [], {}, 0
             updates.append(update)
-            size_bytes += limits.PUSH_UPDATE_BYTES + sum(map(len, update.buffers))
+            size_bytes += update_bytes
             is_all = update.end_offsets == leader.pushable_ends
             pushed[key] = _PushedPartition(leader, update.end_offsets, is_all)
             self._leads[key] = update.end_offsets

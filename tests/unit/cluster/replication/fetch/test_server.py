@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from goq import limits
+from goq.broker.log.recent_batches import BATCH_BYTES
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.clock import ManualClock
 from goq.cluster.replication.fetch.server import FetchServer
@@ -528,6 +529,23 @@ def test_a_follower_that_has_what_the_leader_still_writes_is_not_cut(logs: Parti
         _end_write(leading, batch)
         await again.ask_again()
         assert leading.progress.high_watermark == LogOffsets(21, 0)
+
+    asyncio.run(run())
+
+
+def test_the_largest_batch_that_is_pushed_fits_a_message_of_a_stream(logs: PartitionLogs) -> None:
+    leading = leading_of(logs)
+
+    async def run() -> None:
+        follower = _Pushed(leading)
+        await follower.begin()
+        beside_bytes = HEADER_BYTES + BATCH_BYTES + 100
+        batch = _begin_write(leading, bytes(limits.RECENT_LOG_BYTES_MAX - beside_bytes))
+        assert leading.offer(0, batch)
+        follower.server.flush()
+        sent = follower.stream.sent[-1]
+        assert 2 * len(sent) < limits.RAFT_MESSAGE_BYTES_MAX
+        assert limits.PUSH_BYTES_MAX + 1000 < limits.RAFT_MESSAGE_BYTES_MAX
 
     asyncio.run(run())
 

@@ -311,6 +311,26 @@ def test_partitions_of_one_push_keep_to_the_bound_together(monkeypatch: pytest.M
     on_scene(test)
 
 
+def test_updates_that_are_too_large_for_one_message_are_several_pushes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    update_bytes = limits.PUSH_UPDATE_BYTES + 2 * len(FRAME)
+
+    async def test(scene: Scene) -> None:
+        for end, pushes in ((3, 1), (5, 2)):
+            scene.leaders[KEY].end, scene.leaders[OTHER].end = end, end
+            before = len(scene.stream.sent)
+            monkeypatch.setattr(limits, "PUSH_BYTES_MAX", 2 * update_bytes - (pushes == 2))
+            assert await scene.pushed(KEY, OTHER) == [(0, 2), (1, 2)]
+            assert len(scene.stream.sent) == before + pushes
+        scene.sender.on_stored(2)
+        assert (scene.position(KEY), scene.position(OTHER)) == (5, 3)
+        scene.sender.on_stored(3)
+        assert (scene.position(KEY), scene.position(OTHER)) == (5, 5)
+
+    on_scene(test)
+
+
 def test_what_was_pushed_by_an_earlier_leadership_moves_nobody() -> None:
     async def test(scene: Scene) -> None:
         await scene.pushed(KEY)
