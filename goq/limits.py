@@ -100,6 +100,7 @@ REPLICA_UNREACHABLE_MS: Final = 10_000  # compaction no longer waits for such a 
 RPC_TIMEOUT_MS: Final = 1_000
 RPC_SESSIONS_MAX: Final = 1_000  # of other nodes with this one, one for each of their starts
 RPC_CONNECTIONS_MAX: Final = 64  # with each other node
+RPC_DIGEST_INLINE_BYTES_MAX: Final = 256 * KIB  # a thread computes that of a larger response
 NOT_ENOUGH_REPLICAS_RETRY_MS: Final = 500
 FETCH_BYTES_MAX: Final = 8 * MIB  # frames in one answer to a follower
 FETCH_LOG_BYTES_MAX: Final = 4 * MIB  # from one log; a single frame may be larger

@@ -11,12 +11,14 @@ Nothing is encrypted: use TLS where others can read the network.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
+from goq import limits
 from goq.errors import NotAllowed
 
 _WINDOW = 4096  # calls of a session that may arrive out of order
@@ -47,12 +49,9 @@ class CallSigner:
         """Return the signature of a call by the SHA-256 of its body."""
         return self._sign("call", call, [path.encode(), body_digest])
 
-    def sign_response(self, call: CallId, status: int, body: Iterable[bytes | memoryview]) -> str:
-        """Return the signature of the response to a call."""
-        digest = sha256()
-        for part in body:
-            digest.update(part)
-        return self._sign("answer", call, [str(status).encode(), digest.digest()])
+    def sign_response(self, call: CallId, status: int, body_digest: bytes) -> str:
+        """Return the signature of the response to a call by the SHA-256 of its body."""
+        return self._sign("answer", call, [str(status).encode(), body_digest])
 
     def verify(self, expected: str, given: str) -> None:
         """Raise ``NotAllowed`` if a signature differs from the expected one."""
@@ -63,6 +62,24 @@ class CallSigner:
         parts = [purpose.encode(), *(str(field).encode() for field in call), *rest]
         signed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self._secret, signed, "sha256").hex()
+
+
+async def response_digest(body: Sequence[bytes | memoryview]) -> bytes:
+    """Return the SHA-256 of the body of a response.
+
+    That of a large one, which has frames for a replica that catches up, takes milliseconds. A
+    thread computes it, so that publishes do not wait.
+    """
+    if sum(map(len, body)) <= limits.RPC_DIGEST_INLINE_BYTES_MAX:
+        return _digest(body)
+    return await asyncio.to_thread(_digest, body)
+
+
+def _digest(body: Sequence[bytes | memoryview]) -> bytes:
+    digest = sha256()
+    for part in body:
+        digest.update(part)
+    return digest.digest()
 
 
 class ReplayWindow:

@@ -13,7 +13,7 @@ from hashlib import sha256
 
 from goq import limits
 from goq.cluster.metadata.state import MetadataState
-from goq.cluster.rpc.auth import CallId, CallSigner, new_nonce
+from goq.cluster.rpc.auth import CallId, CallSigner, new_nonce, response_digest
 from goq.cluster.rpc.server import (
     BOOT_HEADER,
     DIGEST_HEADER,
@@ -117,7 +117,7 @@ class RpcClient:
             call, response = await self._send(url, path, body, timeout_s)
             proof = response.headers.get(PROOF_HEADER)
             if proof is not None:
-                return self._verified(call, response, proof)
+                return await self._verified(call, response, proof)
             boot = response.headers.get(BOOT_HEADER)
             if boot is None:  # the node starts or stops, or the URL is of something else
                 status = response.status
@@ -170,9 +170,10 @@ class RpcClient:
             raise TimedOut(f"the node at {url} does not answer: {error}") from None
         return call, response
 
-    def _verified(self, call: CallId, response: WholeResponse, proof: str) -> bytes:
+    async def _verified(self, call: CallId, response: WholeResponse, proof: str) -> bytes:
         body = response.body
-        expected = self._signer.sign_response(call, response.status, [body])
+        digest = await response_digest([body])
+        expected = self._signer.sign_response(call, response.status, digest)
         self._signer.verify(expected, proof)
         if response.status == 200:
             return body

@@ -12,7 +12,13 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from goq import limits
-from goq.cluster.rpc.auth import CallId, CallSigner, ReplayWindow, new_nonce
+from goq.cluster.rpc.auth import (
+    CallId,
+    CallSigner,
+    ReplayWindow,
+    new_nonce,
+    response_digest,
+)
 from goq.errors import (
     BY_CODE,
     GoqError,
@@ -116,7 +122,7 @@ class RpcServer:
         except GoqError as error:
             return RpcResponse(error.http_status, [error.code.encode()], {BOOT_HEADER: self.boot})
         status, answer = await self.answer(call.node, call.disk, path, body)
-        proof = self._signer.sign_response(call, status, answer)
+        proof = self._signer.sign_response(call, status, await response_digest(answer))
         return RpcResponse(status, answer, {PROOF_HEADER: proof})
 
     async def answer(

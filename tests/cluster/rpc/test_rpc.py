@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -85,6 +87,30 @@ def test_many_calls_at_once_are_each_answered() -> None:
         client = _client()
         calls = [client.call(url, "/cluster/echo", b"%d" % n, 5) for n in range(50)]
         assert await asyncio.gather(*calls) == [b"<%d>" % n for n in range(50)]
+        await client.close()
+
+    _with_node(test)
+
+
+def test_the_digest_of_a_large_answer_is_no_work_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+
+    def noted(*data: bytes) -> object:
+        threads.append(get_ident())
+        return sha256(*data)
+
+    monkeypatch.setattr("goq.cluster.rpc.auth.sha256", noted)
+
+    async def test(_node: _Node, url: str) -> None:
+        client, body = _client(), bytes(limits.RPC_DIGEST_INLINE_BYTES_MAX - 2)
+        await client.call(url, "/cluster/echo", body, 5)
+        assert set(threads) == {get_ident()}
+        threads.clear()
+        assert await client.call(url, "/cluster/echo", body + b"x", 5) == b"<" + body + b"x>"
+        assert len(threads) == 2  # of each side one
+        assert get_ident() not in threads
         await client.close()
 
     _with_node(test)
@@ -203,7 +229,7 @@ def test_every_part_of_a_call_is_proven(part: str) -> None:
 
 def test_a_proof_of_a_call_is_none_of_an_answer() -> None:
     signer = CallSigner(SECRET)
-    assert signer.sign_head(MARK, "200", b"") != signer.sign_response(MARK, 200, [b""])
+    assert signer.sign_head(MARK, "200", b"") != signer.sign_response(MARK, 200, b"")
 
 
 def test_parts_cannot_be_shifted_into_each_other() -> None:
