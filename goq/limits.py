@@ -104,6 +104,7 @@ RPC_DIGEST_INLINE_BYTES_MAX: Final = 256 * KIB  # a thread computes that of a la
 NOT_ENOUGH_REPLICAS_RETRY_MS: Final = 500
 FETCH_BYTES_MAX: Final = 8 * MIB  # frames in one answer to a follower
 FETCH_LOG_BYTES_MAX: Final = 4 * MIB  # from one log; a single frame may be larger
+FETCH_TOGETHER_BYTES_MAX: Final = 256 * KIB  # larger pieces are stored one after the other
 FETCH_WAIT_MS: Final = 500
 FETCH_WAIT_RENEWED_MS: Final = 5_000  # of a session that is renewed over a stream
 RECENT_BATCHES_BYTES_MAX: Final = 32 * MIB  # kept in memory for followers, of all logs led here

@@ -4,6 +4,9 @@ With a push stream to that node, each session is attached to the stream once its
 here. From then on the leader pushes what it appends, and the fetches bring the rest. They are held
 for long then, because the stream renews the session. A push that does not continue the logs, and
 the end of the stream, begin another session.
+
+Large pieces, which a replica that catches up gets, are stored one after the other. So what other
+partitions sync meanwhile waits behind one of them on the disk, and not behind all.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class Fetcher:
 
     ``on_failure`` is called with a partition that cannot be stored here, and the error; fetching of
     it ends. ``on_expired_segment`` is called with a follower that has segments its leader has
-    deleted.
+    deleted. Fetchers that share a disk share ``large_store``, held while one stores a large piece.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Fetcher:
         on_failure: Callable[[PartitionKey, Exception], None],
         on_expired_segment: Callable[[FollowerReplica], None],
         turn: CommitTurn | None = None,
+        large_store: asyncio.Lock | None = None,
     ) -> None:
         self._name = name
         self._leader = leader
@@ -83,6 +87,7 @@ class Fetcher:
         """When the stream renewed the session last."""
         self._pushes = PushReceiver(self._followers, turn or CommitTurn(), executor, self)
         self._storing = asyncio.Lock()
+        self._large_store = large_store or asyncio.Lock()
         self._asking: asyncio.Task[tuple[FetchResponse, memoryview]] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -337,7 +342,12 @@ class Fetcher:
         async def store() -> None:
             await asyncio.get_running_loop().run_in_executor(self._executor, apply)
 
-        await follower.log_lock.run(store)
+        async def store_large() -> None:
+            async with self._large_store:
+                await store()
+
+        is_large = len(frames) > limits.FETCH_TOGETHER_BYTES_MAX
+        await follower.log_lock.run(store_large if is_large else store)
 
     async def _record_segments(self, follower: FollowerReplica, truncated: list[int]) -> None:
         """Record in the manifest what was sealed, and what is left of truncated logs."""

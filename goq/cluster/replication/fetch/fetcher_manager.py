@@ -59,6 +59,7 @@ class FetcherManager:
         self._turn = turn
         self._on_failure = on_failure
         self._on_expired_segment = on_expired_segment
+        self._large_store = asyncio.Lock()
         self._streams: dict[str, PeerStream] = {}
         self._fetchers: dict[str, Fetcher] = {}
 
@@ -83,6 +84,7 @@ class FetcherManager:
                 on_failure=self._on_failure,
                 on_expired_segment=self._on_expired_segment,
                 turn=self._turn,
+                large_store=self._large_store,
             )
             fetcher.set_stream(self._streams.get(leader))
         fetcher.add(follower)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -253,6 +254,41 @@ def test_each_partition_gets_its_own_frames_of_an_answer() -> None:
         for follower, expected in zip(followers, (data[0], data[2]), strict=True):
             reading = follower.logs.messages.reader.read(0, 2)
             assert [bytes(view.buffer) for view in reading.frames] == [expected]
+
+    run(steps)
+
+
+@pytest.mark.parametrize("are_large", [False, True])
+def test_large_pieces_are_stored_one_after_the_other(
+    are_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = [frame(0, b"x" * 100) for _ in range(3)]
+    monkeypatch.setattr(limits, "FETCH_TOGETHER_BYTES_MAX", len(data[0]) - are_large)
+    under_way = at_most = 0
+
+    def counted(executor: SimExecutor, work: Callable[[], object]) -> Future[object]:
+        nonlocal under_way, at_most
+        under_way += 1
+        at_most = max(at_most, under_way)
+
+        def count_down(_done: Future[object]) -> None:
+            nonlocal under_way
+            under_way -= 1
+
+        done = submit(executor, work)
+        done.add_done_callback(count_down)
+        return done
+
+    submit = SimExecutor.submit
+    monkeypatch.setattr(SimExecutor, "submit", counted)
+
+    async def steps(case: Case) -> None:
+        updates = [update_of(number, each, end=2) for number, each in enumerate(data)]
+        followers = [case.follower(number) for number in range(3)]
+        case.answer = lambda request: (updates, b"".join(data)) if request.is_new else ([], b"")
+        await asyncio.sleep(1)
+        assert [follower.position.ends.messages for follower in followers] == [2, 2, 2]
+        assert at_most == (1 if are_large else 3)
 
     run(steps)
 
