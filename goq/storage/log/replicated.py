@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from goq.errors import InvalidFrame
+from goq.frame.header import HEADER_BYTES
 from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment, WriteBatch
@@ -37,10 +38,5 @@ def begin_replicated(log: Log, frames: Sequence[FrameView], segment_base: int) -
             raise InvalidFrame(
                 f"a frame at offset {header.base_offset} cannot follow {batch.end_offset}"
             )
-        batch.add(
-            header,
-            view.body,
-            append_time_us=header.append_time_us,
-            leader_epoch=header.leader_epoch,
-        )
+        batch.add_stamped(header, view.buffer[:HEADER_BYTES], view.body)
     return batch

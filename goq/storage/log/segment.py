@@ -300,10 +300,18 @@ class WriteBatch:
         stamped = stamp(
             header, base_offset=offset, append_time_us=append_time_us, leader_epoch=leader_epoch
         )
+        self.add_stamped(stamped, stamped.pack(), body)
+        return offset
+
+    def add_stamped(
+        self, header: FrameHeader, header_bytes: bytes | memoryview, body: memoryview
+    ) -> None:
+        """Add a frame as it is; it must have the next offset."""
+        append_time_us = header.append_time_us
         if header.attributes & COLUMN_ATTRIBUTES:
-            self._with_columns.append((stamped, len(self.buffers)))
-        self.buffers += (stamped.pack(), body)
-        self.end_offset = offset + header.message_count
+            self._with_columns.append((header, len(self.buffers)))
+        self.buffers += (header_bytes, body)
+        self.end_offset += header.message_count
         frame_bytes = HEADER_BYTES + len(body)
         self.end_position += frame_bytes
         self.size_bytes += frame_bytes
@@ -316,7 +324,6 @@ class WriteBatch:
                 self.end_offset, self.end_position, self.time_us, append_time_us, append_time_us
             )
         )
-        return offset
 
     def frames(self) -> list[FrameView]:
         """Return copies of the frames, as they will be read from the log."""
