@@ -3,7 +3,8 @@
 While one step of a request runs, no other request, timer or replica of the node gets on. A step
 lasts from one wait of its task to the next. Connections time each step of their requests. Other
 work is not timed step by step: a timer that comes late shows that something held the loop, and the
-steps of requests since its last run are subtracted.
+steps of requests since its last run are subtracted. While the loop has little to do the timer
+comes less often: its wakes were most of what a node took at rest.
 
 A hold is remembered for one to two minutes, so each scrape of the metrics sees it. Holds of a
 millisecond and more are counted by cause too: a slow step of a request, a write to the journal by
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Final, NamedTuple
 
 from goq import limits
@@ -29,6 +30,8 @@ JOURNAL: Final = "journal"
 GARBAGE: Final = "garbage"
 OTHER: Final = "other"
 _TICK_S: Final = 0.1
+_REST_TICK_S: Final = 0.5
+_REST_CPU_SHARE: Final = 0.03  # of a core, for a loop at rest
 _KEPT_S: Final = 60.0
 _LOG_PERIOD_S: Final = 10.0
 _log: Final = logging.getLogger("goq.http")
@@ -43,6 +46,15 @@ class Holder(NamedTuple):
 
 BACKGROUND: Final = Holder("", "(background)")
 JOURNAL_WRITE: Final = Holder("", "(journal)")
+
+
+class _Armed(NamedTuple):
+    """When the timer was armed, for how long, and the loop's time for steps and of CPU by then."""
+
+    at_s: float
+    delay_s: float
+    held_s: float
+    cpu_s: float
 
 
 class LoopWatch:
@@ -128,15 +140,18 @@ class LoopWatch:
             self._earlier_s = self._longest_s if age_s < 2 * _KEPT_S else {}
             self._longest_s, self._since_s = {}, now_s
 
-    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        delay_s = beat_delay_s(loop.time(), _TICK_S)
-        due_s = perf_counter() + delay_s
-        self._timer = loop.call_later(delay_s, self._tick, loop, due_s, self.held_s)
+    def _arm(self, loop: asyncio.AbstractEventLoop, *, is_at_rest: bool = False) -> None:
+        delay_s = beat_delay_s(loop.time(), _REST_TICK_S if is_at_rest else _TICK_S)
+        armed = _Armed(perf_counter(), delay_s, self.held_s, thread_time())
+        self._timer = loop.call_later(delay_s, self._tick, loop, armed)
 
-    def _tick(self, loop: asyncio.AbstractEventLoop, due_s: float, held_before_s: float) -> None:
-        late_s = perf_counter() - due_s - (self.held_s - held_before_s)
+    def _tick(self, loop: asyncio.AbstractEventLoop, armed: _Armed) -> None:
+        passed_s = perf_counter() - armed.at_s
+        late_s = passed_s - armed.delay_s - (self.held_s - armed.held_s)
         if late_s >= limits.HOLD_COUNTED_S:
             self.holds[OTHER].observe(late_s)
         if late_s >= limits.HOLD_NOTED_S:
             self.note(BACKGROUND, late_s)
-        self._arm(loop)
+        cpu_s = thread_time() - armed.cpu_s
+        is_idle = cpu_s < _REST_CPU_SHARE * passed_s
+        self._arm(loop, is_at_rest=is_idle and late_s < limits.HOLD_LOGGED_S)

@@ -24,6 +24,13 @@ class _Clock:
         return self.now_s
 
 
+@pytest.fixture(autouse=True)
+def cpu(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    made = _Clock()
+    monkeypatch.setattr(loop_watch, "thread_time", made)
+    return made
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     made = _Clock()
@@ -97,3 +104,23 @@ def test_a_late_timer_tells_of_work_without_a_request_but_not_of_steps_that_were
     clock.now_s += loop.delay_s + 0.08
     loop.run()
     assert watch.longest() == {BACKGROUND: pytest.approx(0.08)}
+
+
+def test_a_loop_at_rest_wakes_less_often_until_it_works_or_is_held(
+    clock: _Clock, cpu: _Clock
+) -> None:
+    watch, loop = LoopWatch(), _Loop()
+
+    def delay_after(late_s: float, cpu_s: float) -> float:
+        clock.now_s += loop.delay_s + late_s
+        cpu.now_s += cpu_s
+        loop.run()
+        return loop.delay_s
+
+    watch.start(loop)
+    assert loop.delay_s == pytest.approx(0.1)
+    assert delay_after(0.0, cpu_s=0.001) == pytest.approx(0.5)
+    assert delay_after(0.0, cpu_s=0.001) == pytest.approx(0.5)
+    assert delay_after(0.0, cpu_s=0.1) == pytest.approx(0.1)
+    assert delay_after(0.0, cpu_s=0.001) == pytest.approx(0.5)
+    assert delay_after(0.2, cpu_s=0.001) == pytest.approx(0.1)  # held by the disk
