@@ -72,6 +72,7 @@ class RaftTiming(msgspec.Struct, frozen=True):
 
 
 _RETRY_S = 0.1
+_TICK_PAUSE_S_MAX = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -157,6 +158,7 @@ class Driver:
         self._on_applied = on_applied
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
+        self._ticked_s = -math.inf
         self._tick_scheduled = False
         self._is_disk_full = False
         self._missing_since_s: dict[str, float] = {}
@@ -259,12 +261,24 @@ class Driver:
         return self._transport
 
     def _on_message(self) -> None:
-        """Tick soon, unless the message changed nothing: an idle leader's heartbeats are answered.
+        """Tick soon, unless the message changed nothing, as heartbeats and their answers at rest.
 
-        The tick of its next heartbeat tells what else has changed.
+        Then what else has changed is told with the first message after ``_TICK_PAUSE_S_MAX``.
         """
-        if self._raft is None or not self._raft.is_at_rest():
+        raft, now_s = self._raft, self._loop.time()
+        is_due = now_s - self._ticked_s >= _TICK_PAUSE_S_MAX
+        if raft is None or is_due or not (self._is_known(raft) and raft.is_at_rest()):
             self._schedule_tick()
+            return
+        if raft.is_in_touch:
+            self.status = msgspec.structs.replace(self.status, in_touch_s=now_s)
+        self._arm(raft.tick_due_in_s())
+
+    def _is_known(self, raft: HardenedSyncObj) -> bool:
+        """Whether the status tells of leader, term and state: a snapshot changes the last two."""
+        now = raft.leader_id, raft.raftCurrentTerm, raft.raftLastApplied, raft.has_diverged
+        known = self.status
+        return now == (known.leader, known.term, known.applied_index, known.has_diverged)
 
     def _schedule_tick(self) -> None:
         """Tick once the event loop has handled all received data."""
@@ -274,8 +288,7 @@ class Driver:
 
     def _tick(self) -> None:
         self._tick_scheduled = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ticked_s = self._loop.time()
         raft = self._raft
         if raft is None:
             return
@@ -295,17 +308,22 @@ class Driver:
                 return
             _log.exception("a tick of the Raft node failed; it continues")
         self._publish(raft)
+        self._arm(wait_s)
+
+    def _arm(self, wait_s: float) -> None:
+        """Tick after a time, and not when the last call said."""
+        if self._timer is not None:
+            self._timer.cancel()
         # Whole milliseconds: uvloop rounds, and a tick too early would be one more.
         self._timer = self._loop.call_later(math.ceil(1000 * wait_s) / 1000, self._tick)
 
     def _publish(self, raft: HardenedSyncObj) -> None:
         if applied := self._machine.take_applied():
             self._on_applied(applied)
-        leader = raft._getLeader()
         before = self.status
         in_touch_s = self._loop.time() if raft.is_in_touch else before.in_touch_s
         self.status = RaftStatus(
-            None if leader is None else str(leader.id),
+            raft.leader_id,
             raft._isLeader(),
             raft.raftCurrentTerm,
             raft.raftCommitIndex,

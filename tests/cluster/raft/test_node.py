@@ -17,6 +17,8 @@ from goq.cluster.raft.driver import RaftTiming
 from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import AppliedEntry
+from goq.cluster.raft.transport.link import Link
+from goq.cluster.raft.transport.transport import SecureTransport
 from goq.errors import (
     Conflict,
     CorruptData,
@@ -450,18 +452,24 @@ def test_a_member_without_a_connection_is_shown_after_a_while(
     run(test())
 
 
-def test_a_leader_at_rest_does_nothing_when_its_heartbeats_are_answered(
+def test_members_at_rest_do_nothing_when_heartbeats_come_and_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two members answer each of them, which made three ticks of one."""
+    """Each heartbeat made a tick of each follower, and its two answers two of the leader."""
     ticks: list[bool] = []
-    tick = HardenedSyncObj.doTick
+    frames: list[bytes] = []
+    tick, on_frame = HardenedSyncObj.doTick, SecureTransport.on_frame
 
     def counted(node: HardenedSyncObj, wait_s: float) -> None:
         ticks.append(bool(node._isLeader()))
         tick(node, wait_s)
 
+    def heard(transport: SecureTransport, link: Link, frame: bytes) -> None:
+        frames.append(frame)
+        on_frame(transport, link, frame)
+
     monkeypatch.setattr(HardenedSyncObj, "doTick", counted)
+    monkeypatch.setattr(SecureTransport, "on_frame", heard)
 
     async def test() -> None:
         async with group(tmp_path, 3) as members:
@@ -469,9 +477,14 @@ def test_a_leader_at_rest_does_nothing_when_its_heartbeats_are_answered(
             await leader.set("a", "1")
             await asyncio.gather(*(member.node.barrier(WAIT_S) for member in members))
             await until(lambda: leader.node.status.reachable == {m.id for m in members})
+            heard_s = [member.node.status.in_touch_s for member in members]
+            frames.clear()
             ticks.clear()
-            await until(lambda: ticks.count(False) >= 40)  # a follower ticks for each heartbeat
-            assert ticks.count(True) <= 30
+            await until(lambda: len(frames) >= 160)  # 40 heartbeats to two, and their answers
+            assert ticks.count(True) <= 60
+            assert ticks.count(False) <= 40
+            for member, before_s in zip(members, heard_s, strict=True):
+                assert (member.node.status.in_touch_s or 0.0) > (before_s or 0.0)
             await leader.set("b", "2")
 
     run(test())

@@ -108,6 +108,11 @@ class Journal:
         return self._file.size_bytes + sum(map(len, self._pending))
 
     @property
+    def is_synced(self) -> bool:
+        """Whether all appended records survive power loss."""
+        return not (self._pending or self._unsynced or self._failed)
+
+    @property
     def has_grown(self) -> bool:
         """Whether a rewrite of the file could make it much smaller."""
         return self.size_bytes > 2 * self._rewritten_bytes
@@ -184,7 +189,7 @@ class Journal:
     def sync(self) -> None:
         """Return once all appended records survive power loss."""
         self._raise_if_failed()
-        if not self._pending and not self._unsynced:
+        if self.is_synced:
             return
         try:
             self._unsynced = True

@@ -76,10 +76,17 @@ class _SyncObj(leading._SyncObj):
             self.__use_members(journal.members())
 
     def __acknowledge(self, node: RaftMember, message: dict[str, Any], index: int) -> None:
-        """Acknowledge, once durable, that the log up to ``index`` matches the leader's."""
+        """Acknowledge, once durable, that the log up to ``index`` matches the leader's.
+
+        What is durable already is acknowledged at once: a heartbeat at rest needs no tick.
+        """
         commit_index = min(message["commit_index"], index)
         self.__raftCommitIndex = max(self.__raftCommitIndex, commit_index)
-        self._replies[node] = self.__reply(message, index + 1, success=True)
+        reply = self.__reply(message, index + 1, success=True)
+        if self.__raftLog.is_synced:
+            self.__transport.send(node, reply)
+        else:
+            self._replies[node] = reply
 
     def __reply(self, message: dict[str, Any], index: int, *, success: bool) -> dict[str, Any]:
         return {

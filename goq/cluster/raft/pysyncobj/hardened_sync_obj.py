@@ -119,6 +119,12 @@ class HardenedSyncObj(following._SyncObj):
         return self._failure
 
     @property
+    def leader_id(self) -> str | None:
+        """The id of the leader, None while none is known."""
+        leader = self._getLeader()
+        return None if leader is None else str(leader.id)
+
+    @property
     def has_diverged(self) -> bool:
         """Whether the state contradicts the leader's, whose snapshot the node waits for."""
         return self._comparison.has_diverged
@@ -161,18 +167,24 @@ class HardenedSyncObj(following._SyncObj):
         return journal
 
     def is_at_rest(self) -> bool:
-        """Return whether this member leads and has nothing to do before its next heartbeat.
+        """Return whether this member has nothing to do before its next tick is due.
 
-        All members have the whole log, and all of it is committed and applied here. No command that
-        a member passed on waits for a tick.
+        It has applied its whole log. Of a leader, all members have that log too. No command that a
+        member passed on waits for a tick, and no answer for a sync.
         """
-        last, sent_to = self._journal().last.index, self._SyncObj__raftNextIndex
+        last = self._journal().last.index
+        if (
+            not self.raftLastApplied == self.raftCommitIndex == last
+            or self._SyncObj__commandsQueue._FastQueue__queue
+            or self._replies
+        ):
+            return False
+        if not self._isLeader():
+            has_leader = self.leader_id is not None and not self.has_diverged
+            return bool(has_leader and self._SyncObj__raftElectionDeadline > now_s())
+        sent_to = self._SyncObj__raftNextIndex
         return bool(
-            self._isLeader()
-            and self.raftLastApplied == self.raftCommitIndex == last
-            and all(sent_to.get(node) == last + 1 for node in self._SyncObj__otherNodes)
-            and not self._SyncObj__commandsQueue._FastQueue__queue
-            and not self._replies
+            all(sent_to.get(node) == last + 1 for node in self._SyncObj__otherNodes)
             and not self._snapshots_wanted
             and self._SyncObj__newAppendEntriesTime > now_s()
         )
