@@ -25,6 +25,7 @@ _REST_CPU_SHARE = 0.05  # of a core, for a node at rest
 _REST_S = 10.0
 _BUSY_PAUSE_S = 86_400.0
 _COST_SHARE = 0.001  # of the time, for collections of all objects
+_OBJECT_S = 5e-7  # to look at an object
 
 
 class Collection(Enum):
@@ -40,13 +41,14 @@ class GarbagePolicy:
     """Decides what to collect.
 
     From the CPU time of the process, the number of new objects less those that were freed, and
-    monotonic time.
+    monotonic time. ``objects`` are those of the start, which leaves few cycles: the first
+    collection must be worth its cost too.
     """
 
-    def __init__(self, cpu_s: float, now_s: float) -> None:
+    def __init__(self, cpu_s: float, now_s: float, objects: int = 0) -> None:
         self._look_s, self._cpu_s = now_s, cpu_s
         self._busy_s = self._collected_s = now_s
-        self._took_s = 0.0
+        self._took_s = objects * _OBJECT_S
 
     def look(self, cpu_s: float, new_objects: int, now_s: float) -> Collection:
         """Return what is due. It looks at the load since the last look."""
@@ -79,7 +81,7 @@ async def collect_garbage(node: NodeServer) -> None:
     await node.broker.start_queue.tried.wait()
     gc.disable()
     gc.freeze()
-    policy = GarbagePolicy(time.process_time(), time.monotonic())
+    policy = GarbagePolicy(time.process_time(), time.monotonic(), gc.get_freeze_count())
     while True:
         await next_beat(_LOOK_PAUSE_S)
         due = policy.look(time.process_time(), gc.get_count()[0], time.monotonic())

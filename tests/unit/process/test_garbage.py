@@ -54,6 +54,15 @@ def test_new_objects_are_looked_at_when_there_are_many(
     assert Node().runs(1, load, new=new) is due
 
 
+def test_objects_of_a_start_are_looked_at_once_that_is_worth_its_time() -> None:
+    """Ten seconds after its start they held a node of 1,000 partitions for 0.3 s."""
+    node = Node()
+    node.policy = GarbagePolicy(node.cpu_s, node.now_s, objects=600_000)
+    node.runs(1, 1.0)
+    assert node.runs(298, 0.0) is NOTHING
+    assert node.runs(1, 0.0) is ALL
+
+
 def test_all_objects_are_not_looked_at_again_until_the_node_has_worked() -> None:
     node = Node()
     node.runs(1, 1.0)
