@@ -261,13 +261,13 @@ async def _end_all() -> None:
     """End all there is: what waits is cancelled, and what the dead will never do is let go of."""
     for _ in range(_CANCELS_MAX):
         others = {task for task in asyncio.all_tasks() if not task.done()}
-        others.discard(asyncio.current_task())  # type: ignore[arg-type]
+        others.discard(asyncio.current_task())
         if not others:
             return
         for task in others:
             task.cancel()
         await asyncio.wait(others, timeout=1)
     for task in others:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task._log_destroy_pending = False
         with suppress(RuntimeError):
-            task.get_coro().close()  # type: ignore[union-attr]
+            task.get_coro().close()

@@ -102,7 +102,7 @@ def _logs_are_not_cut_where_they_part() -> AbstractContextManager[Any]:
     original = LeaderReplica.read_update
 
     def news(self: LeaderReplica, position: object, *, is_checked: bool, bytes_max: int) -> object:
-        return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
+        return original(self, position, is_checked=True, bytes_max=bytes_max)
 
     return patch.object(LeaderReplica, "read_update", news)
 

@@ -62,10 +62,10 @@ class Process(Home):
                 machine.disk,
                 machine.clock,
                 create_raft=LoopRaftNode,
-                create_connections=SimulatedConnections,  # type: ignore[arg-type]
+                create_connections=SimulatedConnections,
                 dial_stream=self._dial_stream,
             )
-            metadata = await bootstrap.open(machine.local)  # type: ignore[arg-type]
+            metadata = await bootstrap.open(machine.local)
             broker = self.broker = Broker(
                 config.broker.data_dir / "topics",
                 metadata,
@@ -134,7 +134,7 @@ class Process(Home):
 
     def spawn(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Run something that ends with this process."""
-        return self._world.loop.create_task(work, context=self.context.copy())  # type: ignore[arg-type]
+        return self._world.loop.create_task(work, context=self.context.copy())
 
     async def ask(self, work: Callable[[], Awaitable[T]], patience_s: float) -> T:
         """Have something done for a client; no answer in time is ``Unavailable``."""

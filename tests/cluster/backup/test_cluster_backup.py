@@ -106,7 +106,7 @@ def test_the_death_of_a_leader_meanwhile_costs_nothing(
     fill(q)
     before = view(q)
     led = {name for topic in TOPICS for name in three.leaders(topic)}
-    victim = max((led & {"n1", "n3"}) or {"n3"})  # type: ignore[type-var]
+    victim = max((led & {"n1", "n3"}) or {"n3"})
     real, died = ClusterSource.copy, list[str]()
 
     async def copy(source: ClusterSource, copying: Copying) -> object:

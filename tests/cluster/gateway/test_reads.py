@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from goq.client import Client
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
 from tests.support.eventually import eventually
+from tests.support.node.node_api import NodeApi
 
 _VARYING = ("time", "oldest_ready_age_ms", "rates", "as_of")
 
@@ -281,10 +283,14 @@ def _pages(
 
 def test_a_trace_says_which_nodes_have_the_message(cluster: RunningCluster, topic: str) -> None:
     publish(cluster, topic, 6)
+
+    def is_on_all_nodes(node: NodeApi, path: str) -> bool:
+        return bool(node.call("GET", path)["message"]["nodes"] == list(NAMES))
+
     for number in range(6):
         path = f"/v1/messages/{topic}:{number}:0/trace"
         for node in cluster.nodes:
-            eventually(lambda: node.call("GET", path)["message"]["nodes"] == list(NAMES))  # noqa: B023
+            eventually(partial(is_on_all_nodes, node, path))
             assert "node" not in node.call("GET", path)["events"][0]
 
 

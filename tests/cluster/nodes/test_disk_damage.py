@@ -45,7 +45,7 @@ def test_a_node_whose_disk_has_failed_says_so_until_it_works_again(cluster: Runn
             raise OSError(errno.EIO, "a bad disk")
 
     def break_disk(member: ClusterNode) -> None:
-        member.disk_health._probe = probe  # type: ignore[method-assign]
+        member.disk_health._probe = probe
         member.disk_health.on_error(OSError(errno.EIO, "a bad disk"))
 
     cluster.on_loop("n1", break_disk)

@@ -178,7 +178,7 @@ def alone_in_sync(cluster: RunningCluster, partition: ReplicatedPartition, leade
     async def nothing(_command: object) -> None:
         return None
 
-    client.propose_until_decided = nothing  # type: ignore[method-assign,assignment]
+    client.propose_until_decided = nothing
     topic_id = cluster.state(leader).topics["t"].topic_id
     where = ("t", topic_id, 0, known.version, leader, known.leader_epoch)
     command = AlterInSync(*where, {leader: 1})

@@ -195,7 +195,7 @@ def test_a_crash_at_any_operation_leaves_a_journal_with_all_that_was_synced(seed
                 journal.trim(first)
     disk.crash(power=random.random() < 0.5)
     again = open_journal(disk)
-    kept = [entry for entry in synced[0] if entry.index >= again.first.index]  # type: ignore[attr-defined]
+    kept = [entry for entry in synced[0] if entry.index >= again.first.index]
     assert again.first.index <= first
     assert again[: len(kept)] == kept
 

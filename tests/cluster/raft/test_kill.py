@@ -64,7 +64,7 @@ class Process:
         self._number += 1
         answer = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         self._process.stdin.write(json.dumps(question | {"id": self._number}).encode() + b"\n")
-        return await answer  # type: ignore[no-any-return]
+        return await answer
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None

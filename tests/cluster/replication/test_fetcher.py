@@ -53,7 +53,7 @@ def test_followers_that_have_everything_go_on_asking_and_report_no_position(seed
             responses.append(answered[0])
             return answered
 
-        server.fetch = recorded  # type: ignore[method-assign]
+        server.fetch = recorded
         await asyncio.sleep(10)
 
     world.run(live())
@@ -190,7 +190,7 @@ def test_a_partition_that_is_removed_before_it_was_asked_for_is_not_asked_for() 
                 return answers.pop(), memoryview(b"")
             return await _Leader.fetch(leader, request)
 
-        leader.fetch = fetch  # type: ignore[method-assign]
+        leader.fetch = fetch
         fetcher = leader.fetcher()
         fetcher.add(cast(FollowerReplica, storing))
         await until(storing.is_storing.is_set)

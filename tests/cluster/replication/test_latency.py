@@ -38,7 +38,7 @@ def fixed_times(monkeypatch: pytest.MonkeyPatch) -> None:
     original = SimExecutor.__init__
 
     def init(self: SimExecutor, loop: object, _random: object, *rest: object) -> None:
-        original(self, loop, _NoChance(), *rest)  # type: ignore[arg-type]
+        original(self, loop, _NoChance(), *rest)
 
     monkeypatch.setattr(SimExecutor, "__init__", init)
     monkeypatch.setattr(SimNetwork, "delay_s", lambda *_: WAY_S)

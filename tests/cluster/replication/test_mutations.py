@@ -46,7 +46,7 @@ def _never_looks_where_logs_part(patch: Patch) -> None:
     original = LeaderReplica.read_update
 
     def news(self: LeaderReplica, position: object, *, is_checked: bool, bytes_max: int) -> object:
-        return original(self, position, is_checked=True, bytes_max=bytes_max)  # type: ignore[arg-type]
+        return original(self, position, is_checked=True, bytes_max=bytes_max)
 
     patch.setattr(LeaderReplica, "read_update", news)
 
@@ -73,7 +73,7 @@ def _does_not_sync(patch: Patch) -> None:
 def _forgets_numbers_that_are_not_safe_yet(patch: Patch) -> None:
     class Forgetful(Admission):
         def __init__(self, *args: object, is_ahead: bool) -> None:
-            super().__init__(*args, is_ahead=False)  # type: ignore[arg-type]
+            super().__init__(*args, is_ahead=False)
 
     patch.setattr(appender, "Admission", Forgetful)
 

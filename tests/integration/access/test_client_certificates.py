@@ -145,7 +145,7 @@ def test_the_authorities_of_clients_follow_their_file(tmp_path: Path) -> None:
 def test_files_that_cannot_be_used_are_told(site: Site, tmp_path: Path) -> None:
     for files in ((tmp_path / "none", tmp_path / "none"), (site.authority.certificate, None)):
         with pytest.raises(InvalidInput, match="certificate"):
-            site.client(files)  # type: ignore[arg-type]
+            site.client(files)
 
 
 def test_handshakes_that_do_not_end_count_as_connections_and_time_out(

@@ -67,7 +67,7 @@ class Site:
         ):
             found = secure.getpeercert()
             assert found is not None
-            return str(dict(pair[0] for pair in found["subject"])["commonName"])  # type: ignore[misc]
+            return str(dict(pair[0] for pair in found["subject"])["commonName"])
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_server_that_the_authority_did_not_sign_is_not_trusted(
         client.get_version()
 
 
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")  # asks for TLS 1.1
 def test_neither_plain_http_nor_old_tls_is_spoken(site: Site) -> None:
     with socket.create_connection(site.address, timeout=30) as plain:
         plain.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -139,7 +139,7 @@ def test_a_segment_that_goes_meanwhile_makes_the_partition_be_planned_again(
     real, failed = node_source.plan_partition, list[int]()
 
     def planned(*arguments: object) -> object:
-        plan = real(*arguments)  # type: ignore[arg-type]
+        plan = real(*arguments)
         if len(failed) < 3:
             failed.append(plan.number)
             gone = plan.messages.files[0]._replace(path=Path("/no/such/segment"))
@@ -162,7 +162,7 @@ def test_a_backup_ends_though_a_segment_of_each_partition_goes_before_it_is_copi
     real, gone = node_source.plan_partition, set[int]()
 
     def planned(*arguments: object) -> object:
-        plan = real(*arguments)  # type: ignore[arg-type]
+        plan = real(*arguments)
         return plan._replace(messages=plan.messages._replace(list_archived=partial(lost, plan)))
 
     def lost(plan: PlannedPartition) -> Sequence[PlannedFile]:

@@ -342,7 +342,7 @@ def test_small_files_of_hours_that_are_over_are_merged(
     told = json.loads(goq("export", topic, "--to", str(to), "--compact", "--json").stdout)
     assert [(e["table"], e["files"], e["into"]) for e in told["compacted"]] == [("messages", 3, 1)]
     assert len(list(to.rglob("*.parquet"))) == before - 2
-    assert sorted(bytes(row["value"]) for row in rows(to, "messages")) == [b"a", b"b", b"c"]  # type: ignore[arg-type]
+    assert sorted(bytes(row["value"]) for row in rows(to, "messages")) == [b"a", b"b", b"c"]
     again = json.loads(goq("export", topic, "--to", str(to), "--compact", "--json").stdout)
     assert again["compacted"] == []
     goq("produce", topic, "--partition", "0", stdin=b"d\n")

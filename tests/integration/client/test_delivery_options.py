@@ -104,7 +104,7 @@ def test_repetitions_among_many_are_told_one_by_one(q: Client) -> None:
 )
 def test_a_bad_option_is_named(q: Client, options: dict[str, object], field: str) -> None:
     with pytest.raises(InvalidInput) as raised:
-        q.publish("bad", b"x", **options)  # type: ignore[arg-type]
+        q.publish("bad", b"x", **options)
     assert raised.value.field == field
 
 

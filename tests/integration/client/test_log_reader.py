@@ -163,7 +163,7 @@ def test_following_asynchronously(node: FakeNode) -> None:
             for n in range(10):
                 await q.publish("lines", f"{n}")
                 assert (await anext(log)).value == b"%d" % n
-            await log.aclose()  # type: ignore[attr-defined]
+            await log.aclose()
 
     asyncio.run(scenario())
 

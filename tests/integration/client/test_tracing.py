@@ -55,7 +55,7 @@ def test_a_search_names_what_it_looks_for_as_the_node_takes_it() -> None:
         ]
         for wanted in ({}, {"key": "k", "dedup_id": "d"}):
             with pytest.raises(InvalidInput):
-                client.search_traces("orders", **wanted)  # type: ignore[arg-type]
+                client.search_traces("orders", **wanted)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ PUBLISHES: dict[str, Call] = {
     "publish_with_options": lambda q: q.publish("t", b"v", delay="1m"),
 }
 SETTLEMENTS: dict[str, Call] = {
-    verb: lambda q, verb=verb: getattr(q, verb)("t", "g", [RECEIPT])  # type: ignore[misc]
+    verb: lambda q, verb=verb: getattr(q, verb)("t", "g", [RECEIPT])
     for verb in ("ack", "nack", "reject", "extend")
 }
 

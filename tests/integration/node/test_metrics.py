@@ -286,7 +286,7 @@ def test_holds_of_the_event_loop_are_counted_by_cause(node: RunningNode) -> None
         return metric(node, "goq_loop_hold_seconds_count", cause=cause) or 0
 
     def collect() -> None:
-        kept = [[] for _ in range(500_000)]  # type: ignore[var-annotated]
+        kept = [[] for _ in range(500_000)]
         gc.collect()
         kept.clear()
 

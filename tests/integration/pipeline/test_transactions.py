@@ -193,11 +193,11 @@ def test_two_that_commit_the_same_batch_at_once_publish_it_once() -> None:
     class Overtaken(FakeTopic):
         """Somebody else commits the same batch in the middle of ours."""
 
-        def publish(self, partition: int, *rest: object) -> int:  # type: ignore[override]
+        def publish(self, partition: int, *rest: object) -> int:
             if len(self.stored) == 0:
                 plain = FakeTopic(self.staged, self.stored, self.next, piece=2)
                 commit(QUERY, 0, again, ledger, plain)
-            return super().publish(partition, *rest)  # type: ignore[arg-type]
+            return super().publish(partition, *rest)
 
     slow = Overtaken(topic.staged, topic.stored, topic.next)
     commit(QUERY, 0, ranges, ledger, slow)
@@ -232,7 +232,7 @@ def test_who_gets_no_further_gives_up() -> None:
     tries = []
 
     class Stuck(FakeTopic):
-        def publish(self, *_: object) -> int:  # type: ignore[override]
+        def publish(self, *_: object) -> int:
             tries.append(1)
             raise OutOfOrderSequence("no")
 
@@ -264,9 +264,9 @@ class Breaking(StagedTopic):
 
     fuse = Fuse(NEVER)
 
-    def publish(self, *args: object) -> int:  # type: ignore[override]
+    def publish(self, *args: object) -> int:
         self.fuse.before_step()
-        at = super().publish(*args)  # type: ignore[arg-type]
+        at = super().publish(*args)
         self.fuse.after_step()
         return at
 
@@ -276,15 +276,15 @@ class BreakingLedger(TopicLedger):
 
     fuse = Fuse(NEVER)
 
-    def begin(self, *args: object) -> LedgerEntry:  # type: ignore[override]
+    def begin(self, *args: object) -> LedgerEntry:
         self.fuse.before_step()
-        entry = super().begin(*args)  # type: ignore[arg-type]
+        entry = super().begin(*args)
         self.fuse.after_step()
         return entry
 
-    def done(self, *args: object) -> None:  # type: ignore[override]
+    def done(self, *args: object) -> None:
         self.fuse.before_step()
-        super().done(*args)  # type: ignore[arg-type]
+        super().done(*args)
         self.fuse.after_step()
 
 

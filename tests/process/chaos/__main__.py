@@ -6,6 +6,7 @@ import argparse
 import random
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.process.chaos.rounds import for_minutes, run
@@ -19,7 +20,7 @@ def main() -> int:
     print(f"seed {arguments.seed}", flush=True)
     faults = for_minutes(arguments.minutes, random.Random(arguments.seed))
     with tempfile.TemporaryDirectory(prefix="goq-chaos-") as folder:
-        say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+        say = partial(print, file=sys.stderr, flush=True)
         outcome = run(Path(folder), str(arguments.seed), faults, say)
     print(outcome.table())
     return 0

@@ -72,7 +72,7 @@ def test_killed_again_and_again_and_run_again_it_equals_a_run_that_was_not(
         with running_goq(node, *words, stderr=subprocess.DEVNULL) as replay:
             wanted = min(COUNT, before + rng.randint(1, 5000))
             eventually(
-                lambda wanted=wanted, replay=replay: (  # type: ignore[misc]
+                lambda wanted=wanted, replay=replay: (
                     stored(client, "pieces") >= wanted or replay.poll() is not None
                 ),
                 "some copies are stored",
@@ -98,7 +98,7 @@ def test_it_goes_on_when_the_node_is_killed_and_comes_back(
     with running_goq(node, *words, stderr=subprocess.PIPE) as replay:
         for share in (0.2, 0.6):
             eventually(
-                lambda share=share: stored(client, "pieces") >= share * COUNT,  # type: ignore[misc]
+                lambda share=share: stored(client, "pieces") >= share * COUNT,
                 "a part is stored",
                 seconds=60,
             )

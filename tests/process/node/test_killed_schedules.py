@@ -31,7 +31,7 @@ def dues(client: Client) -> list[tuple[str, int]]:
 
 
 def _due(headers: object) -> str:
-    return dict(headers)["goq-schedule-due"].decode()  # type: ignore[call-overload]
+    return dict(headers)["goq-schedule-due"].decode()
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(60, marks=pytest.mark.long)])

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_sighup_again_and_again_fails_no_request(node: ConfiguredNode) -> None:
             node.write(security={"hosts": [f"goq{number}.example.com"]})
             node.send(signal.SIGHUP)
             wanted = f"loaded the settings again: security.hosts=goq{number}.example.com"
-            eventually(lambda: node.told(wanted))  # noqa: B023 - called before the next turn
+            eventually(partial(node.told, wanted))
     finally:
         stop.set()
         asking.join()

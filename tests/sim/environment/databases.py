@@ -104,7 +104,7 @@ class _Copy(sqlite3.Connection):
 
 def connect(path: Path, **options: Any) -> sqlite3.Connection:
     """Open what is at a path of the machine whose process runs."""
-    machine: Any = HOME.get().machine  # type: ignore[attr-defined]
+    machine: Any = HOME.get().machine
     options["check_same_thread"] = False
     if path.name == MAIN_NAME:
         main = sqlite3.connect(":memory:", factory=_Main, **options)

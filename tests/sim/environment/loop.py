@@ -48,15 +48,15 @@ class ProcessLoop(SimLoop):
     def release(self, home: Home) -> None:
         """Let it go on."""
         home.is_held = False
-        self._ready.extend(home.held)  # type: ignore[attr-defined]
+        self._ready.extend(home.held)
         home.held = []
 
     def _run_once(self) -> None:
-        ready: Any = self._ready  # type: ignore[attr-defined]
-        scheduled: Any = self._scheduled  # type: ignore[attr-defined]
+        ready: Any = self._ready
+        scheduled: Any = self._scheduled
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
+        if not ready and not self._stopping:
             if not scheduled:
                 raise AssertionError("everything waits for something that never happens")
             self._no_selector.now_s = max(self._no_selector.now_s, scheduled[0]._when)

@@ -139,8 +139,8 @@ class Network:
         self._wires: list[Wire] = []
         self._late: list[tuple[Way, Any]] = []
         self._random = world.stream("network")
-        self.loop.create_server = self._create_server  # type: ignore[method-assign,assignment]
-        self.loop.create_connection = self._create_connection  # type: ignore[method-assign,assignment]
+        self.loop.create_server = self._create_server
+        self.loop.create_connection = self._create_connection
 
     # What happens to it
 
@@ -265,7 +265,7 @@ class Network:
         return answering.result()
 
     def _spawn(self, home: Home, work: Awaitable[Answer]) -> asyncio.Task[Answer]:
-        task: asyncio.Task[Answer] = self.loop.create_task(work, context=home.context.copy())  # type: ignore[arg-type]
+        task: asyncio.Task[Answer] = self.loop.create_task(work, context=home.context.copy())
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
         return task
 

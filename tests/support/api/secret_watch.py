@@ -126,10 +126,10 @@ class _WatchedWriter(ResponseWriter):
     __slots__ = ()
 
     def __init__(self, shared: ServerContext, transport: asyncio.Transport) -> None:
-        super().__init__(shared, _WatchedTransport(transport))  # type: ignore[arg-type]
+        super().__init__(shared, _WatchedTransport(transport))
 
 
 def watch_this_process() -> None:
     """Watch what nodes in this process send and log, until it ends."""
-    connection.ResponseWriter = _WatchedWriter  # type: ignore[misc]
+    connection.ResponseWriter = _WatchedWriter
     logging.getLogger("goq").addHandler(WATCH)

@@ -65,7 +65,7 @@ class HeldThread(Executor):
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
 
-    def submit(self, work: Callable[[], None], /, *_: Any, **__: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, work: Callable[[], None], /, *_: Any, **__: Any) -> Future[Any]:
         self.jobs.append(work)
         return Future()
 

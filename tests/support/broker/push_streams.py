@@ -25,7 +25,7 @@ class Node:
 
     def open(self, credit: int = 100, **parameters: object) -> Reader:
         asked = {"consumer": "c", "messages_max": None, "visibility_ms": None} | parameters
-        stream = PushStream(self.topic, GROUP, PushStreamOptions(credit=credit, **asked))  # type: ignore[arg-type]
+        stream = PushStream(self.topic, GROUP, PushStreamOptions(credit=credit, **asked))
         self.broker.streams.open(stream)
         return Reader(stream)
 
@@ -84,7 +84,7 @@ def on_node(
     async def main() -> None:
         clock = ManualClock()
         settings = {"delivery__ordering": ordering}
-        async with broker_on(path, clock=clock, partitions=partitions, **settings) as broker:  # type: ignore[arg-type]
+        async with broker_on(path, clock=clock, partitions=partitions, **settings) as broker:
             node = Node(broker, await broker.topic_admin.create("t"), clock)
             await test(node)
             broker.streams.end_all()

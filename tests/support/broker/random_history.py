@@ -179,7 +179,7 @@ class Life:
         except Conflict:
             outcome = Outcome.REFUSED
         self.ledger.marks.append(
-            Marked(verb, place, self._told_us(due_ms), asked_us, self.latest_us, outcome)  # type: ignore[arg-type]
+            Marked(verb, place, self._told_us(due_ms), asked_us, self.latest_us, outcome)
         )
 
     def step_clock(self) -> None:

@@ -77,7 +77,8 @@ def run_session(page: Path, shell: dict[str, str], folder: Path) -> int:
     Returns the number of commands, each of which must have ended with 0.
     """
     steps = 0
-    for steps, (command, wanted) in enumerate(session(page), 1):  # noqa: B007
+    for command, wanted in session(page):
+        steps += 1
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],
             env=shell,

@@ -49,7 +49,7 @@ def interrupted_at(
                 raise kind
         return trace
 
-    sys.settrace(trace)  # type: ignore[arg-type]
+    sys.settrace(trace)
     try:
         work()
     except kind:
@@ -61,7 +61,7 @@ def interrupted_at(
 
 def _handler_of(code: CodeType, offset: int) -> int | None:
     """Return where an exception at an instruction is handled."""
-    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    entries = dis._parse_exception_table(code)
     found = [entry.target for entry in entries if entry.start <= offset < entry.end]
     return found[0] if found else None
 

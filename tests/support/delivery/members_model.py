@@ -171,7 +171,7 @@ class Pair:
     def close(self, number: int) -> None:
         """End a receive or a stream."""
         consumer, block, member = self.opened.pop(number % len(self.opened))
-        block.__exit__(None, None, None)  # type: ignore[attr-defined]
+        block.__exit__(None, None, None)
         if member is not None and self.members.get(consumer) is member:
             member.open -= 1
             self._heard(consumer)

@@ -112,7 +112,7 @@ class TraceTwin:
         self._note_time()
         for topic in list(self.broker.topics.values()):
             for partition in topic.partitions:
-                await until(lambda p=partition: not p.outbox_entries)  # type: ignore[misc]
+                await until(lambda p=partition: not p.outbox_entries)
                 await partition.rebuilt()
         for topic in self.broker.topics.values():
             for partition in topic.partitions:

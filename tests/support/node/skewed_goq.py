@@ -20,8 +20,8 @@ def skew(ahead_ms: int) -> None:
     def wall_ms(_self: SystemClock) -> int:
         return time.time_ns() // 1_000_000 + ahead_ms
 
-    SystemClock.wall_us = wall_us  # type: ignore[method-assign]
-    SystemClock.wall_ms = wall_ms  # type: ignore[method-assign]
+    SystemClock.wall_us = wall_us
+    SystemClock.wall_ms = wall_ms
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class RestCatalogServer:
 
     def _commit(self, namespace: str, name: str, asked: CommitTableRequest) -> Any:
         self.before_commit(name)
-        named = Table((namespace, name), None, "", None, self.tables)  # type: ignore[arg-type]
+        named = Table((namespace, name), None, "", None, self.tables)
         done = self.tables.commit_table(named, asked.requirements, asked.updates)
         return json.loads(done.model_dump_json(by_alias=True))
 

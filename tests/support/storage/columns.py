@@ -42,11 +42,11 @@ def random_frame(random: Random) -> bytes:
     times = [0, 1, START_MS, START_MS + 1, START_MS + 10**6, 2**63 - 1, -5]
     columns = Columns(
         values,
-        deliver_at_ms=column(times),  # type: ignore[arg-type]
-        expires_at_ms=column([0, 5]),  # type: ignore[arg-type]
-        dedup_ids=column([NO_ID, b"a" * 16, b"\1" + bytes(15)]),  # type: ignore[arg-type]
-        tenants=column([None, "acme", "zoë", "", "x" * 30]),  # type: ignore[arg-type]
-        lanes=column([0, 1, 255]),  # type: ignore[arg-type]
+        deliver_at_ms=column(times),
+        expires_at_ms=column([0, 5]),
+        dedup_ids=column([NO_ID, b"a" * 16, b"\1" + bytes(15)]),
+        tenants=column([None, "acme", "zoë", "", "x" * 30]),
+        lanes=column([0, 1, 255]),
     )
     return encode_frame(columns, compress=random.random() < 0.3)
 

@@ -91,7 +91,7 @@ def test_an_argument_of_the_wrong_kind_is_named(client: Client, what: str) -> No
 def test_the_asynchronous_client_names_it_too(what: str) -> None:
     async def main() -> None:
         async with AsyncClient(NOWHERE, retries=0, connect_retries=0) as client:
-            await CALLS[what](client)  # type: ignore[misc]
+            await CALLS[what](client)
 
     with pytest.raises(InvalidInput) as caught:
         asyncio.run(main())
@@ -100,5 +100,5 @@ def test_the_asynchronous_client_names_it_too(what: str) -> None:
 
 def test_what_a_client_calls_back_is_a_function() -> None:
     with pytest.raises(InvalidInput) as caught:
-        Client(NOWHERE, on_retry=5)  # type: ignore[arg-type]
+        Client(NOWHERE, on_retry=5)
     assert caught.value.field == "on_retry"

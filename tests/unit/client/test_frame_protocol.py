@@ -32,7 +32,7 @@ def _frame(base: int, count: int) -> FrameView:
 
 
 def _body(delivery: LeasedBatch) -> bytes:
-    return b"".join(asyncio.run(deliveries_parts(_Topic(), [delivery], 0)))  # type: ignore[arg-type]
+    return b"".join(asyncio.run(deliveries_parts(_Topic(), [delivery], 0)))
 
 
 def test_scattered_messages_arrive_in_their_order_whole_and_alone() -> None:

@@ -43,7 +43,7 @@ def test_fields_that_are_not_known_are_only_in_what_the_node_sent() -> None:
 
 def test_values_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        decode_topic(TOPIC).name = "other"  # type: ignore[misc]
+        decode_topic(TOPIC).name = "other"
 
 
 @pytest.mark.parametrize(

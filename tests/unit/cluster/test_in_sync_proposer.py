@@ -54,7 +54,7 @@ def test_changes_that_wait_go_together_once_all_nodes_know_how(level: int) -> No
     async def run() -> None:
         state = after(nodes(1), CreateTopic("t", PARTITIONS, {}, 1))
         metadata = _Metadata(replace(state, features=Features(level)))
-        proposer = InSyncProposer("n1", metadata)  # type: ignore[arg-type]
+        proposer = InSyncProposer("n1", metadata)
         alone = frozenset({"n1"})
         asking = [
             asyncio.ensure_future(proposer.propose(key, assignment, alone))
@@ -81,7 +81,7 @@ def test_a_fenced_node_that_fetches_keeps_no_other_from_entering(present: tuple[
         metadata = _Metadata(state)
         metadata.may_decide.set()
         seen = assignment._replace(in_sync=present)
-        proposer = InSyncProposer("n1", metadata)  # type: ignore[arg-type]
+        proposer = InSyncProposer("n1", metadata)
         await proposer.propose(key, seen, frozenset({"n1", "n2", "n3"}))
         proposed = [sorted(command.in_sync) for command in metadata.proposed]
         assert proposed == ([["n1", "n2"]] if present == ("n1",) else [])
@@ -98,13 +98,13 @@ def test_another_epoch_is_asked_for_only_while_the_node_leads_in_the_spent_one()
         metadata = _Metadata(state)
         metadata.may_decide.set()
         for _ in range(2):
-            await RenewalProposer(leader, metadata).propose(key, epoch)  # type: ignore[arg-type]
+            await RenewalProposer(leader, metadata).propose(key, epoch)
             assert len(metadata.proposed) == 1
         found = _assignments(metadata.state)[key]
         assert (found.leader, found.leader_epoch) == (leader, epoch + 1)
         for other in (key._replace(topic="gone"), key._replace(topic_id=99)):
-            await RenewalProposer(leader, metadata).propose(other, epoch + 1)  # type: ignore[arg-type]
-        await RenewalProposer("n9", metadata).propose(key, epoch + 1)  # type: ignore[arg-type]
+            await RenewalProposer(leader, metadata).propose(other, epoch + 1)
+        await RenewalProposer("n9", metadata).propose(key, epoch + 1)
         assert len(metadata.proposed) == 1
 
     asyncio.run(run())

@@ -42,7 +42,7 @@ def leased(*spans: Span) -> PartitionState:
 
 
 def failing(**policy: object) -> FailureContext:
-    made = RetryPolicy(**{"jitter": 0.0, **policy})  # type: ignore[arg-type]
+    made = RetryPolicy(**{"jitter": 0.0, **policy})
     return FailureContext(500, made, DeadLetterTarget("t.dlq", 3, 9), 0.5, reason="busy")
 
 

@@ -60,7 +60,7 @@ def full(monkeypatch: pytest.MonkeyPatch, filesystem: Filesystem) -> list[int]:
         if failures[0]:
             failures[0] -= 1
             raise OSError(errno.ENOSPC, "no space")
-        return real(*arguments)  # type: ignore[arg-type]
+        return real(*arguments)
 
     monkeypatch.setattr(os, "pwritev", pwritev)
     return failures

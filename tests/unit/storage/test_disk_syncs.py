@@ -164,7 +164,7 @@ class Reserve:
 
 def test_only_vital_writes_use_the_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reserve = Reserve()
-    disk = RealDisk(space=reserve)  # type: ignore[arg-type]
+    disk = RealDisk(space=reserve)
     plain, vital = disk.open(tmp_path / "plain"), disk.vital().open(tmp_path / "vital")
     pwritev, left = os.pwritev, [0]
 
@@ -197,7 +197,7 @@ def test_small_files_are_replaced_with_the_reserve_and_large_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserve, write = Reserve(), os.write
-    disk = RealDisk(space=reserve)  # type: ignore[arg-type]
+    disk = RealDisk(space=reserve)
 
     def full(fd: int, data: bytes) -> int:
         if not reserve.is_given_up:

@@ -137,7 +137,7 @@ def _verified_while_gone(number: int) -> LogReport:
             disk.delete(paths[number])
         return found
 
-    disk.size = size  # type: ignore[method-assign]
+    disk.size = size
     return verify_log(disk, DIRECTORY)
 
 

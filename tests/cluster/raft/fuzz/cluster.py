@@ -81,7 +81,7 @@ class Cluster:
     def leader(self) -> Member | None:
         """Return who leads in the highest term, if anyone does."""
         leading = [m for m in self.up() if m.raft is not None and m.raft._isLeader()]
-        return max(leading, key=lambda m: m.raft.raftCurrentTerm, default=None)  # type: ignore[union-attr]
+        return max(leading, key=lambda m: m.raft.raftCurrentTerm, default=None)
 
     def start(self, member: Member) -> None:
         if member.raft is not None:
@@ -102,7 +102,7 @@ class Cluster:
         endpoints: list[Endpoint] = []
 
         def transport(*args: object) -> Endpoint:
-            endpoints.append(Endpoint(self.network, *args))  # type: ignore[arg-type]
+            endpoints.append(Endpoint(self.network, *args))
             return endpoints[0]
 
         raft = self.library.boot(

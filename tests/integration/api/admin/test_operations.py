@@ -44,7 +44,7 @@ def test_monitoring_may_add_parameters_of_its_own(node: RunningNode) -> None:
 def test_a_stopping_node_is_alive_and_not_ready(node: RunningNode) -> None:
     broker = node.node.broker
     assert broker is not None
-    routes = OperationRoutes(broker, "n", None, lambda: True)  # type: ignore[arg-type]
+    routes = OperationRoutes(broker, "n", None, lambda: True)
     ready = routes.ready(Request("GET", "/readyz"))
     assert (ready.status, ready.body) == (503, b'{"status":"draining"}')
     assert routes.live(Request("GET", "/livez")).status == 200
@@ -58,7 +58,7 @@ def test_a_node_is_not_ready_until_it_waits_for_nothing_more(node: RunningNode) 
     routes = OperationRoutes(
         broker,
         "n",
-        None,  # type: ignore[arg-type]
+        None,
         lambda: False,
         lambda: awaited,
         lambda: bool(has_started),

@@ -153,7 +153,7 @@ def test_a_range_without_an_end_waits_for_what_comes(
     query = f"from_time={time(START_US + 5)}&wait=20s"
     thread = threading.Thread(target=lambda: found.append(read(node, topic, query)))
     thread.start()
-    readers = node.node.broker.topics[topic].receiver.log_readers.waiters  # type: ignore[union-attr]
+    readers = node.node.broker.topics[topic].receiver.log_readers.waiters
     eventually(lambda: node.on_loop(lambda: readers.count("0")))
     clock.now_us += 5
     publish(node, topic, "late", partition=0)

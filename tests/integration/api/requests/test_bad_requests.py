@@ -6,7 +6,8 @@ import base64
 import gzip
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,7 +30,7 @@ class Case(NamedTuple):
     body: Any
     code: str
     field: str | None
-    headers: dict[str, str] = {}  # noqa: RUF012 - never written to
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -186,7 +186,7 @@ def random_query(chance: Random, letters: Letters) -> DeadLetterQuery:
         "partition": maybe(0, 1, 2, 7),
         "origin_topic": maybe("t", "u"),
     }
-    return DeadLetterQuery(ids=ids, **asked)  # type: ignore[arg-type]
+    return DeadLetterQuery(ids=ids, **asked)
 
 
 def places_of(letters: Letters) -> Iterator[Place]:

@@ -91,7 +91,7 @@ def _run(
     async def main() -> None:
         setup = _Setup(path, config, **bounds)
         try:
-            await test(setup)  # type: ignore[misc]
+            await test(setup)
         finally:
             setup.disk.release()
             setup.disk.heal()
@@ -150,7 +150,7 @@ def test_two_batches_of_one_producer_are_never_in_one_commit(tmp_path: Path) -> 
     async def test(setup: _Setup) -> None:
         sizes: list[int] = []
         write = setup.log.write
-        setup.log.write = lambda batch: (  # type: ignore[method-assign]
+        setup.log.write = lambda batch: (
             sizes.append(len(batch.entries)),
             write(batch),
         )[1]
@@ -182,7 +182,7 @@ def test_a_failed_sync_fails_everyone_who_waits_and_ends_the_log(tmp_path: Path)
         alone = asyncio.ensure_future(setup.commit.run_exclusive(lambda: None))
         await asyncio.sleep(0)
         setup.disk.fail("sync", "", errno.EIO)
-        setup.log._file.sync = lambda: (_ for _ in ()).throw(OSError(errno.EIO, "EIO"))  # type: ignore[method-assign]
+        setup.log._file.sync = lambda: (_ for _ in ()).throw(OSError(errno.EIO, "EIO"))
         setup.disk.release()
         await first  # its sync was under way before the disk broke
         for each in crowd:
@@ -250,13 +250,13 @@ def test_a_vital_frame_that_cannot_begin_is_refused_and_work_alone_goes_on(tmp_p
         def broken(*_: object, **__: object) -> None:
             raise OSError(errno.ENOSPC, "ENOSPC")
 
-        begin, setup.log.begin = setup.log.begin, broken  # type: ignore[method-assign,assignment]
+        begin, setup.log.begin = setup.log.begin, broken
         vital = setup.commit.append(frame(b"b"), is_vital=True)
         alone = asyncio.ensure_future(setup.commit.run_exclusive(lambda: None))
         with pytest.raises(StorageFailed):
             await vital
         await alone
-        setup.log.begin = begin  # type: ignore[method-assign]
+        setup.log.begin = begin
         assert (await setup.commit.append(frame(b"c"))).offset == 1
 
     _run(tmp_path, test)
@@ -294,10 +294,10 @@ def test_a_disk_that_fails_before_the_write_does_not_hang_the_log(tmp_path: Path
         def broken(*_: object, **__: object) -> None:
             raise OSError(errno.EIO, "EIO")
 
-        begin, setup.log.begin = setup.log.begin, broken  # type: ignore[method-assign,assignment]
+        begin, setup.log.begin = setup.log.begin, broken
         with pytest.raises(StorageFailed):
             await setup.commit.append(frame(b"b"))
-        setup.log.begin = begin  # type: ignore[method-assign]
+        setup.log.begin = begin
         assert (await setup.commit.append(frame(b"c"))).offset == 1
 
     _run(tmp_path, test)

@@ -131,7 +131,7 @@ def test_a_message_after_a_frame_stays_behind_it(tmp_path: Path) -> None:
 
 
 async def _publish(publish: object, view: FrameView) -> None:
-    await publish(view)  # type: ignore[operator]
+    await publish(view)
 
 
 def test_a_shared_frame_has_at_most_so_many_messages(
@@ -190,7 +190,7 @@ def test_a_sender_that_gives_up_takes_no_answer_from_the_others(tmp_path: Path) 
             await asyncio.sleep(0)
             sending[1].cancel()
             results = await asyncio.gather(*sending, return_exceptions=True)
-            offsets = [each.offset for each in (results[0], results[2])]  # type: ignore[union-attr]
+            offsets = [each.offset for each in (results[0], results[2])]
             assert offsets == [0, 2]
             assert isinstance(results[1], asyncio.CancelledError)
 

@@ -41,7 +41,7 @@ HIGH, NORMAL, LOW = 0, 1, 2
 
 
 async def put(topic: Topic, *values: bytes, **columns: list[int] | list[str | None]) -> None:
-    frame = encode_frame(Columns(list(values), **columns))  # type: ignore[arg-type]
+    frame = encode_frame(Columns(list(values), **columns))
     await topic.publisher.publish_frames([(0, FrameView.parse(frame))])
 
 

@@ -134,7 +134,7 @@ def test_delayed_messages_that_could_not_be_read_are_read_again_though_nothing_e
         tries.append(asked)
         if len(tries) <= 2:
             raise OSError("a bad sector")
-        return load(ready, *asked)  # type: ignore[arg-type]
+        return load(ready, *asked)
 
     monkeypatch.setattr(ReadyState, "load", fail_first)
 

@@ -289,7 +289,7 @@ def test_a_receive_that_ends_as_it_is_served_gives_the_message_back(tmp_path: Pa
                 serve(group, serves=serves)
                 receive.cancel()
 
-            topic.receiver.waiters.wake = serve_and_cancel  # type: ignore[method-assign]
+            topic.receiver.waiters.wake = serve_and_cancel
             await publish(topic, b"x")
             assert await other == [(0, 1, b"x")]  # no attempt was counted
             assert receive.cancelled()
@@ -319,7 +319,7 @@ def test_each_message_is_delivered_once_to_those_who_wait(tmp_path: Path, seed: 
                 try:
                     batches = await receiving
                 except asyncio.CancelledError:
-                    if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                    if asyncio.current_task().cancelling():
                         raise
                     continue
                 taken[group].update(value for _, _, value in leased(batches))

@@ -180,9 +180,9 @@ def test_one_message_wakes_one_of_a_thousand_waiters(tmp_path: Path) -> None:
             def counted(*args: object) -> object:
                 nonlocal looks
                 looks += 1
-                return lease(*args)  # type: ignore[arg-type]
+                return lease(*args)
 
-            topic.receiver._leases._lease = counted  # type: ignore[method-assign,assignment]
+            topic.receiver._leases._lease = counted
             await publish(topic, b"x")
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             assert leased(await tasks[0]) == [(0, 1, b"x")]
@@ -226,7 +226,7 @@ def test_a_retry_reaches_a_waiter_though_the_one_who_knew_of_it_left(tmp_path: P
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             clock.advance_ms(30)
-            assert leased(await second) == [(0, 2, b"x")]  # type: ignore[arg-type]
+            assert leased(await second) == [(0, 2, b"x")]
 
     run(main())
 
@@ -245,12 +245,12 @@ def test_a_retry_that_is_due_wakes_one_waiter_not_all(tmp_path: Path) -> None:
             def counted(*args: object) -> object:
                 nonlocal looks
                 looks += 1
-                return lease(*args)  # type: ignore[arg-type]
+                return lease(*args)
 
-            topic.receiver._leases._lease = counted  # type: ignore[method-assign,assignment]
+            topic.receiver._leases._lease = counted
             await nack(topic, "g", deliveries, 10)
             clock.advance_ms(10)
-            assert leased(await tasks[0]) == [(0, 2, b"x")]  # type: ignore[arg-type]
+            assert leased(await tasks[0]) == [(0, 2, b"x")]
             assert looks <= 3
             for task in tasks:
                 task.cancel()
@@ -280,7 +280,7 @@ def test_a_retry_in_a_partition_that_is_offline_does_not_keep_the_node_busy(tmp_
                 await asyncio.sleep(0.001)
             assert topic.receiver._leases._turn == looks
             await publish(topic, b"y", partition=1)
-            assert leased(await task) == [(0, 1, b"y")]  # type: ignore[arg-type]
+            assert leased(await task) == [(0, 1, b"y")]
 
     run(main())
 
@@ -319,9 +319,9 @@ def test_a_consumer_that_leaves_before_its_lease_is_durable_gives_the_messages_b
             await asyncio.gather(gone, return_exceptions=True)
             disk.release()
             found = await waiting
-            assert leased(found) == [(0, 1, b"x"), (1, 1, b"y")]  # type: ignore[arg-type]
+            assert leased(found) == [(0, 1, b"x"), (1, 1, b"y")]
             assert topic.stats.delivered_messages == 2
-            assert await ack(topic, "g", found) == 2  # type: ignore[arg-type]
+            assert await ack(topic, "g", found) == 2
 
     run(main())
 
@@ -339,13 +339,13 @@ def test_a_woken_consumer_that_leaves_while_it_fetches_passes_that_on(tmp_path: 
                 await asyncio.sleep(3600)
 
             warm = topic.partitions[0].leases.warm
-            topic.partitions[0].leases.warm = stuck  # type: ignore[method-assign]
+            topic.partitions[0].leases.warm = stuck
             disk.cold = 1
             await publish(topic, b"x")
             await fetching.wait()
-            topic.partitions[0].leases.warm = warm  # type: ignore[method-assign]
+            topic.partitions[0].leases.warm = warm
             first.cancel()
-            assert leased(await second) == [(0, 1, b"x")]  # type: ignore[arg-type]
+            assert leased(await second) == [(0, 1, b"x")]
             await asyncio.gather(first, return_exceptions=True)
 
     run(main())

@@ -120,7 +120,7 @@ def test_a_range_of_times_is_exact_where_the_clock_was_set_back(
 ) -> None:
     goq("topic", "create", topic, "--partitions", "1")
     start_us = 1_700_000_000_000_000
-    clock: Any = node.node.broker.clock  # type: ignore[union-attr]
+    clock: Any = node.node.broker.clock
     for value, step_us in ((b"a", 1), (b"b", 5), (b"c", 2), (b"d", 4), (b"e", 3)):
         clock.wall_us = lambda now_us=start_us + step_us: now_us
         goq("produce", topic, stdin=value)

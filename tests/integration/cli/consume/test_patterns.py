@@ -151,7 +151,7 @@ async def _follow_and_consume(environment: dict[str, str], topic: str) -> None:
         assert (await anext(messages)).value == b"1"
         await client.publish(f"{topic}.b", b"2")
         assert (await anext(messages)).value == b"2"
-        await messages.aclose()  # type: ignore[attr-defined]
+        await messages.aclose()
         received = client.consume(f"{topic}.*", group="g", max_messages=2)
         assert sorted([message.value async for message in received]) == [b"1", b"2"]
 

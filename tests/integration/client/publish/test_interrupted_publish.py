@@ -51,7 +51,7 @@ class MainFirst:
 
 def direct_publisher(client: Client) -> tuple[DirectPublisher, MainFirst]:
     publisher, lock = client._direct_publisher("orders", None), MainFirst()
-    publisher._lock = lock  # type: ignore[assignment]
+    publisher._lock = lock
     return publisher, lock
 
 
@@ -124,7 +124,7 @@ def test_a_send_that_is_interrupted_at_any_moment_loses_and_doubles_nothing(node
         with Client(node.url) as client:
             producer = client.producer("orders", batch=3, linger=NEVER)
 
-            def send(producer=producer, taken=taken) -> None:  # type: ignore[no-untyped-def]
+            def send(producer=producer, taken=taken) -> None:
                 for value in (b"00", b"01"):
                     producer.send(value)
                     taken.append(value)

@@ -78,10 +78,10 @@ def client() -> Iterator[Any]:
         ("partition", lambda q: q.read_log("t", partition=[])),
         ("from_offset", lambda q: q.read_log("t", from_offset="1")),
         ("last", lambda q: q.read_log("t", last="1")),
-        ("servers", lambda q: Client(5)),  # type: ignore[arg-type]
-        ("servers", lambda q: Client([5])),  # type: ignore[list-item]
-        ("token", lambda q: Client(token=5)),  # type: ignore[arg-type]
-        ("client_id", lambda q: Client(client_id=5)),  # type: ignore[arg-type]
+        ("servers", lambda q: Client(5)),
+        ("servers", lambda q: Client([5])),
+        ("token", lambda q: Client(token=5)),
+        ("client_id", lambda q: Client(client_id=5)),
     ],
 )
 def test_a_wrong_argument_is_named(client: Any, field: str, call: Callable[[Any], object]) -> None:
@@ -105,7 +105,7 @@ def test_wrong_values_leave_a_producer_as_it_was(client: Client) -> None:
     with client.producer("poison", linger="1h") as producer:
         producer.send(b"good")
         with pytest.raises(InvalidInput):
-            producer.send_values(["text"])  # type: ignore[list-item]
+            producer.send_values(["text"])
         producer.flush()
         assert producer.unsent == 0
     assert [message.value for message in client.read_log("poison")] == [b"good"]

@@ -143,7 +143,7 @@ def test_a_wrong_option_is_refused_by_its_name(field: str, given: Any) -> None:
     assert caught.value.field == field
 
 
-def undefined(order: Undefined) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def undefined(order: Undefined) -> None: ...  # noqa: F821
 
 
 def undecodable(order: bytes | str) -> None: ...

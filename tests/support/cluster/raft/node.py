@@ -40,7 +40,7 @@ def raft_conf(**settings: Any) -> SyncObjConf:
     )
 
 
-class Told(Transport):  # type: ignore[misc]
+class Told(Transport):
     """Keeps what the node sends, and hands it messages."""
 
     def __init__(self, sync_obj: object, self_node: Node, other_nodes: set[Node]) -> None:
@@ -70,7 +70,7 @@ class Told(Transport):  # type: ignore[misc]
 
 
 def transport_of(node: SyncObj) -> Told:
-    return node._SyncObj__transport  # type: ignore[no-any-return]
+    return node._SyncObj__transport
 
 
 class Words:
@@ -128,7 +128,7 @@ def hardened(self_id: str, others: list[str], disk: Disk, **settings: Any) -> Ha
     return node
 
 
-class StockWords(SyncObjConsumer):  # type: ignore[misc]
+class StockWords(SyncObjConsumer):
     """The same machine as the library takes it."""
 
     def __init__(self) -> None:

@@ -153,7 +153,7 @@ class SimNode:
 
     def spawn(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """Run something that ends with this life of the node."""
-        return self._loop.create_task(work, context=self._home)  # type: ignore[arg-type]
+        return self._loop.create_task(work, context=self._home)
 
     async def ask(self, work: Awaitable[T]) -> T:
         """Run something for a client of this node; no answer is ``Unavailable``."""

@@ -25,7 +25,7 @@ _TEXTS = ["a", '"', "\\", "\x00", "\x1f", "\x7f", "é", "€", "\u2028", "😀",
 
 def _out(value: bytes | None, **more: object) -> MessageOut:
     out = MessageOut(id="t:0:1", partition=0, offset=1, timestamp="2026-11-23T00:00:00Z")
-    put_message(out, Message(value, **more))  # type: ignore[arg-type]
+    put_message(out, Message(value, **more))
     return out
 
 

@@ -36,7 +36,7 @@ class _Nodes(Fanout):
     """Two leaders, and what each answers to one request after another."""
 
     def __init__(self, first: Sequence[Any], second: Sequence[Any]) -> None:
-        self.partition_leaders = self  # type: ignore[assignment]
+        self.partition_leaders = self
         self.leading: list[str | None] = ["a", "b", "a"]
         self.done: list[frozenset[int]] = []
         """The partitions that each request says are done."""

@@ -83,7 +83,7 @@ def published(sample: LiveSample) -> dict[str, int]:
 def test_nodes_tell_what_changed_and_only_that_is_added_up() -> None:
     here = Node("n1", topic("a", 1), topic("c"))
     other = Node("n2", topic("a", 2), topic("b", 5))
-    sampler = ClusterSampler(Cluster(here, other), Request("GET", "/v1/live"), ALL)  # type: ignore[arg-type]
+    sampler = ClusterSampler(Cluster(here, other), Request("GET", "/v1/live"), ALL)
 
     async def run() -> None:
         first = await sampler.sample()

@@ -100,7 +100,7 @@ def stream_of(nodes: Nodes, credit: int = 10) -> MergedStream:
     request = Request("POST", "/v1/topics/orders/groups/g/receive")
     asked = Receive(stream=True)
     values = ("orders", "g")
-    return MergedStream(nodes, release_none, request, values, asked, credit, frames=False)  # type: ignore[arg-type]
+    return MergedStream(nodes, release_none, request, values, asked, credit, frames=False)
 
 
 def run(test: Callable[[Nodes], Awaitable[None]]) -> None:
@@ -128,7 +128,7 @@ def test_a_stream_that_is_closed_leaves_no_part_open(is_begun: bool) -> None:
         assert set(nodes.open) == {None, B}
         live = LiveStream(merged.records(), merged.heartbeat, merged.aclose)
         if is_begun:
-            reading = asyncio.ensure_future(anext(live))  # type: ignore[arg-type]
+            reading = asyncio.ensure_future(anext(live))
             await asyncio.sleep(0.01)
             reading.cancel()
             with suppress(asyncio.CancelledError):

@@ -118,7 +118,7 @@ def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_l
         return answer, nodes.given_back
 
     answer, given_back = asyncio.run(run())
-    assert b"2:8:5" in bytes(answer.body)  # type: ignore[arg-type]
+    assert b"2:8:5" in bytes(answer.body)
     assert given_back == ["1:7:0"]
 
 
@@ -219,7 +219,7 @@ def test_after_a_wait_those_that_have_messages_are_asked_alone() -> None:
         return await running, nodes.order
 
     answer, order = asyncio.run(run())
-    assert b"2:8:5" in bytes(answer.body)  # type: ignore[arg-type]
+    assert b"2:8:5" in bytes(answer.body)
     assert order == ["http://c"]
 
 
@@ -365,7 +365,7 @@ def test_a_receive_without_messages_tells_of_a_leader_that_gave_no_answer(
 
 def _begun(**asked: object) -> tuple[_Nodes, asyncio.Task[Response]]:
     nodes = _Nodes()
-    asking: Fanout = nodes  # type: ignore[assignment]
+    asking: Fanout = nodes
     streams = StreamGateway(asking, nodes.give_back)
     receiving = ReceiveGateway(asking, nodes.give_back, streams)
     request = Request("POST", "/", "", _HEADERS, msgspec.json.encode(asked))

@@ -171,6 +171,6 @@ def _settled(nodes: _Nodes, **fields: Any) -> Any:
 
 
 def _answer(nodes: _Nodes, body: bytes) -> Any:
-    asking: Fanout = nodes  # type: ignore[assignment]
+    asking: Fanout = nodes
     request = Request("POST", "/", "", {"content-type": "application/json"}, body)
     return decode_document(asyncio.run(settle(asking, request, "t", nodes.catch_up)))

@@ -99,7 +99,7 @@ class History:
             if isinstance(event, CopyQueued):
                 self.leaving[token_of(EPOCH, number)] = event
         view = encode_event_frame(events)
-        self.live.on_record(events, view.header.frame_bytes, None)  # type: ignore[arg-type]
+        self.live.on_record(events, view.header.frame_bytes, None)
         self._append(events, roll=False)
 
     def roll(self) -> None:
@@ -266,7 +266,7 @@ def test_a_file_that_cannot_be_written_is_nobodys_failure() -> None:
             raise OSError(28, "no room")
         replace(path, data)
 
-    history.disk.replace = full  # type: ignore[method-assign]
+    history.disk.replace = full
     history.roll()
     history.record()
     history.check(history.live.index, history.live.live_blocks())

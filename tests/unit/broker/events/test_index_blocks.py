@@ -135,7 +135,7 @@ def test_a_lookup_finds_exactly_the_blocks_that_may_speak_of_a_message(seed: int
     blocks = random_blocks(rng)
     index = SegmentEventIndex.of(SEGMENT.base_offset, SEGMENT.end_offset, blocks)
     data = index.pack(SEGMENT.size_bytes)
-    stored = SegmentEventIndex.unpack(data, SEGMENT)  # type: ignore[arg-type]
+    stored = SegmentEventIndex.unpack(data, SEGMENT)
     assert stored is not None
     bounds = {at for block in blocks for pair in block.intervals for at in pair}
     offsets = sorted(bounds | {at - 1 for at in bounds} | {0, 10, 20, 30, 40})
@@ -177,7 +177,7 @@ def test_a_file_that_is_damaged_or_of_another_segment_is_no_index(count: int) ->
     data = packed.pack(SEGMENT.size_bytes)
 
     def is_read(data: bytes, segment: _Segment = SEGMENT) -> bool:
-        return SegmentEventIndex.unpack(data, segment) is not None  # type: ignore[arg-type]
+        return SegmentEventIndex.unpack(data, segment) is not None
 
     def checked(body: bytes) -> bytes:
         return body + crc32c(body).to_bytes(8, "little")

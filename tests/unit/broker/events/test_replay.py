@@ -123,6 +123,6 @@ def test_a_log_that_cannot_be_read_any_further_is_told_with_the_event() -> None:
     def stuck_at_five(offset: int, *_: Any, **options: Any) -> ReadResult:
         return read(offset, 5, **options) if offset < 5 else ReadResult([], offset - next(tries))
 
-    events.log.reader.read = stuck_at_five  # type: ignore[method-assign]
+    events.log.reader.read = stuck_at_five
     with pytest.raises(StorageFailed, match="from event 5 on"):
         list(read_events(events.log.reader, 0, events.end))

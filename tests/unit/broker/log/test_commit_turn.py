@@ -265,7 +265,7 @@ def test_an_error_in_the_end_of_one_write_holds_up_no_other() -> None:
         def fail(_error: Exception | None) -> None:
             raise ValueError("a bug")
 
-        bad._finish = fail  # type: ignore[method-assign]
+        bad._finish = fail
         await node.write(bad, Member(node, "b"))
         assert node.finished == {"b": None}
         assert node.problems == ["a bug"]
@@ -294,7 +294,7 @@ def test_without_a_journal_each_log_writes_by_itself() -> None:
         turn, started = CommitTurn(), list[str]()
         for name in "ab":
             member = Member(node, name, stages=True)
-            member.start = lambda name=name: started.append(name)  # type: ignore[method-assign, misc]
+            member.start = lambda name=name: started.append(name)
             turn.join(member)
         await until(lambda: started == ["a", "b"])
 

@@ -124,7 +124,7 @@ def work(source: Source, target: Target, retry: RetryBackoff) -> None:
         partition: Any = source
         context: Any = source
         worker = OutboxWorker(partition, lookup, context, 0, retry)
-        worker._copier = SimpleNamespace(frame=frame)  # type: ignore[assignment]
+        worker._copier = SimpleNamespace(frame=frame)
         worker.wake()
         async with asyncio.timeout(20):
             while source.outbox_entries:
@@ -193,7 +193,7 @@ def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success(
                 source.outbox_entries = []
             return outcomes.pop(0)
 
-        worker._publish_all = publish_all  # type: ignore[method-assign]
+        worker._publish_all = publish_all
         monkeypatch.setattr(worker_module.asyncio, "sleep", pause)
         await worker._run()
 
@@ -209,7 +209,7 @@ def test_a_target_that_fails_holds_up_no_other_and_is_told(
         nowhere: Any = None
         worker, published = OutboxWorker(source, nowhere, source, 0), list[str]()
         entries = [
-            OutboxEntry(number, number, SimpleNamespace(topic=topic, partition=0), [])  # type: ignore[arg-type]
+            OutboxEntry(number, number, SimpleNamespace(topic=topic, partition=0), [])
             for number, topic in enumerate(("full", "odd", "good", "full", "good"))
         ]
         source.outbox_entries = entries
@@ -221,7 +221,7 @@ def test_a_target_that_fails_holds_up_no_other_and_is_told(
             if topic == "odd":
                 raise KeyError("a bug")
 
-        worker._publish_copies = publish  # type: ignore[method-assign, assignment]
+        worker._publish_copies = publish
         assert await worker._publish_all() is False
         assert published == ["full: [0, 3]", "odd: [1]", "good: [2, 4]"]
         source.outbox_entries = entries[2:3]

@@ -112,7 +112,7 @@ def frame(count: int, *, producer_id: int = 0, **columns: Any) -> FrameView:
 
 
 def written(view: FrameView, offset: int, time_us: int = 5_000_000) -> WrittenFrame:
-    return WrittenFrame(view, Appended(offset, time_us), None, Acks.QUORUM)  # type: ignore[arg-type]
+    return WrittenFrame(view, Appended(offset, time_us), None, Acks.QUORUM)
 
 
 OFFLINE = PartitionOffline("partition 0 is offline")
@@ -249,7 +249,7 @@ def test_frames_with_many_rows_and_those_behind_them_enter_later(
     case.appender._on_commit([written(small, 0), written(small, 2), written(small, 4)])
     assert ("later", 4, 5_000_000) in case.steps
     case = Case()
-    case.entering = "a large frame"  # type: ignore[assignment]
+    case.entering = "a large frame"
     case.appender._on_commit([written(plain, 0)])
     assert case.steps == [("later", 0, 5_000_000), "released", ("ready", None)]
     assert case.state.end_offset == 9

@@ -197,7 +197,7 @@ def test_a_new_segment_takes_the_place_of_the_old_one_unless_retention_was_faste
     monkeypatch.setattr(compactor_module, "rewrite_segment", lambda *_, **__: new)
     monkeypatch.setattr(compactor_module, "install_generation", lambda *_: None)
     for name, each in (("old", old), ("new", new)):
-        each.remove = lambda _disk, name=name: case.steps.append(f"{name} removed")  # type: ignore[method-assign, misc]
+        each.remove = lambda _disk, name=name: case.steps.append(f"{name} removed")
     unused: Any = None
 
     async def run() -> bool:

@@ -73,7 +73,7 @@ class Case:
         for event in events:
             self.state.apply(event, sum(map(len, self.recorded)) + 1, 1)
         self.recorded.append(list(events))
-        return SimpleNamespace()  # type: ignore[return-value]
+        return SimpleNamespace()
 
     async def wait_for_commit(self) -> None:
         return

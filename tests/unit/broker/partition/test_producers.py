@@ -108,4 +108,4 @@ def test_a_producer_is_as_far_as_its_last_message() -> None:
     found = producers.progress(PRODUCER)
     assert isinstance(found, ProducerProgress)
     assert (found.epoch, found.offset) == (3, 11)
-    assert found.next_sequence == state.producers.progress(PRODUCER)[1]  # type: ignore[index]
+    assert found.next_sequence == state.producers.progress(PRODUCER)[1]

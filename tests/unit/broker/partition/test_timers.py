@@ -42,7 +42,7 @@ def timers_with(loop: Loop, **ready: Any) -> Timers:
         return Timers(loaded, context, nothing, nothing, *parts)
 
     timers = asyncio.run(make())
-    timers._loop = loop  # type: ignore[assignment]
+    timers._loop = loop
     return timers
 
 
@@ -127,7 +127,7 @@ def test_the_timer_passes_over_groups_whose_time_has_changed_and_keeps_their_nex
     loop.set_s.clear()
     timers._timer = None
     due_ms.update(ended=None, later=NOW_MS + 600)
-    timers._arm_for_first_group(SimpleNamespace(is_over=False))  # type: ignore[arg-type]
+    timers._arm_for_first_group(SimpleNamespace(is_over=False))
     assert loop.set_s == [100.4]
     assert timers._pop_due(NOW_MS + 599) == "g"
     assert timers._pop_due(NOW_MS + 599) is None
@@ -148,5 +148,5 @@ def test_when_the_slice_is_over_the_timer_is_set_for_the_first_group_without_a_l
     loop.set_s.clear()
     timers._timer = None
     due_ms["ended"] = None
-    timers._arm_for_first_group(SimpleNamespace(is_over=True))  # type: ignore[arg-type]
+    timers._arm_for_first_group(SimpleNamespace(is_over=True))
     assert loop.set_s == [100.1]

@@ -180,7 +180,7 @@ def test_a_segment_that_is_archived_anew_is_moved_anew_and_the_same_one_is_not(
     first = read_entry(move.disk, entry_path(path))
     assert move.tiered.entry(entry_path(path)) == first
     move.disk.put(path, same)
-    move.uploader._waiting[path] = None  # type: ignore[assignment]
+    move.uploader._waiting[path] = None
     move.run_once()
     assert (move.names, len(move.objects())) == ([entry_path(path).name], 1)
     other = move.archive(7, b"second" * 100)

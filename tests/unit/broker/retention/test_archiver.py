@@ -47,7 +47,7 @@ class Node:
         return Archiver(
             self.root,
             self.disk,
-            self.metadata,  # type: ignore[arg-type]
+            self.metadata,
             self.clock,
             executor=InlineExecutor(),
         )

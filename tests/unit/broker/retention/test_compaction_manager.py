@@ -61,7 +61,7 @@ def manager_of(*topics: Any) -> CompactionManager:
     async def now_us() -> int:
         return NOW_US
 
-    return CompactionManager(dict(enumerate(topics)), ManualClock(NOW_US), now_us)  # type: ignore[arg-type]
+    return CompactionManager(dict(enumerate(topics)), ManualClock(NOW_US), now_us)
 
 
 async def applied(*topics: Any) -> int:

@@ -127,7 +127,7 @@ def test_one_piece_runs_at_a_time_in_turn_and_no_more_may_wait_than_the_bound() 
     async def scenario() -> None:
         reads = BackgroundReads(lambda: 0)
         asked = [
-            asyncio.ensure_future(reads.run(lambda n=n: piece(n)))  # type: ignore[misc]
+            asyncio.ensure_future(reads.run(lambda n=n: piece(n)))
             for n in range(limits.BACKGROUND_READS_WAITING_MAX + 1)
         ]
         await asyncio.sleep(0)

@@ -40,7 +40,7 @@ def test_the_result_or_the_reason_is_kept_and_told(
 ) -> None:
     async def scenario() -> None:
         job, told = SingleJob[int]("backup"), list[JobOutcome[int]]()
-        assert job.begin(work, told.append) == job.running == 1  # type: ignore[arg-type]
+        assert job.begin(work, told.append) == job.running == 1
         await job.wait()
         assert job.running is None
         assert told == [job.last]

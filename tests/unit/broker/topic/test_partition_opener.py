@@ -189,7 +189,7 @@ def test_what_is_loaded_behind_one_that_failed_is_closed() -> None:
             file.close = lambda: held.remove(path)
             return file
 
-        case.disk.open = noted  # type: ignore[method-assign]
+        case.disk.open = noted
         with pytest.raises(StorageFailed):
             await case.opener.open(2, NEW)
         assert {number for _, number in case.tried} == {0, 1}

@@ -61,7 +61,7 @@ class Topic:
         return self.waiting
 
     def leave(self, *member: str) -> None:
-        self.left.append(member)  # type: ignore[arg-type]
+        self.left.append(member)
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -75,7 +75,7 @@ def stream_of(topic: Topic, credit: int = 10, messages_max: int | None = None) -
         account.add((key[0], key[1] + len(topic.leased)), spans, spans[0][1])
         topic.leased.append(spans[0][1])
 
-    topic.credits = SimpleNamespace(leased=note, opened=lambda *_: None)  # type: ignore[assignment]
+    topic.credits = SimpleNamespace(leased=note, opened=lambda *_: None)
     return stream
 
 
@@ -143,7 +143,7 @@ def test_the_error_of_a_topic_that_closes_is_the_end_of_its_streams() -> None:
             topic.is_closed = True
             raise offline()
 
-        topic.receive = close  # type: ignore[method-assign]
+        topic.receive = close
         assert await stream.next() == []
 
     run(steps)

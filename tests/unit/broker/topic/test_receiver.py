@@ -88,7 +88,7 @@ def test_new_messages_wake_the_readers_of_the_log_of_their_partition() -> None:
     async def steps(case: Case) -> None:
         await case.begin_reading(0)
         await case.begin_reading(1)
-        case.receiver._partitions[1].end_offset = 1  # type: ignore[misc]
+        case.receiver._partitions[1].end_offset = 1
         case.receiver.on_ready(1, None)
         assert await case.woken() == {"log 1"}
 

@@ -76,7 +76,7 @@ class Case:
         async def call(*given: object, **named: object) -> None:
             self.steps.append((name, method, *known, *given, *named.values()))
             if name == "partition" and known[0] in self.faults:
-                raise self.faults[known[0]]  # type: ignore[index]
+                raise self.faults[known[0]]
 
         return call
 

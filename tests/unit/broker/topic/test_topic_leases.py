@@ -328,7 +328,7 @@ def test_what_was_read_from_the_disk_is_taken_first_whatever_is_more_urgent_by_t
     async def warm(_offset: int, _messages: int) -> None:
         urgent.lane = 0
 
-    cold.warm = warm  # type: ignore[assignment]
+    cold.warm = warm
     assert receive(leases, request(2)) == {1: 2}
     assert urgent.asked == []
 

@@ -57,7 +57,7 @@ def test_what_a_new_leader_has_not_copied_yet_is_taken_from_the_other_replicas()
     whole = [row(0, 10), row(10, 20), row(20, 30)]
     files = archived({"n1": [row(10, 20)], "n2": [], "n3": whole})
     assert offsets(files) == [0, 10, 20]
-    read = [asyncio.run(file.read(0, 9)) for file in files]  # type: ignore[arg-type]
+    read = [asyncio.run(file.read(0, 9)) for file in files]
     assert read == [b"n3", b"n1", b"n3"]
 
 

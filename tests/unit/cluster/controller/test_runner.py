@@ -44,7 +44,7 @@ class Setting:
         metadata: Any = self.metadata
         self.runner = ControllerRunner(
             metadata,
-            SimpleNamespace,  # type: ignore[arg-type]
+            SimpleNamespace,
             ManualClock(),
             self._is_port_closed,
             reachable_members=lambda: reachable,

@@ -23,8 +23,8 @@ class World:
         state: Any = SimpleNamespace(nodes={"b": SimpleNamespace(http_url=URL, is_up=True)})
         self.answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.closed = 0
-        links = PeerLinks("a", lambda: state, lambda *_: None)  # type: ignore[arg-type, return-value]
-        self.proxy = RoutedProxy(self, self, links, lambda: state, lambda *_: {})  # type: ignore[arg-type]
+        links = PeerLinks("a", lambda: state, lambda *_: None)
+        self.proxy = RoutedProxy(self, self, links, lambda: state, lambda *_: {})
 
     async def forward(self, url: str, _request: Request) -> Response:
         assert url == URL

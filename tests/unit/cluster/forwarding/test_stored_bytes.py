@@ -38,7 +38,7 @@ class World:
         self.calls: list[str] = []
         self.sizes = {name: StoredBytes(name, self.state, self._call) for name in NAMES}
         for name in NAMES:
-            self.sizes[name].attach(lambda _, name=name: self.held[name], find)  # type: ignore[misc]
+            self.sizes[name].attach(lambda _, name=name: self.held[name], find)
 
     def state(self) -> MetadataState:
         return after(nodes(len(NAMES)), *(FenceNode(name, 1) for name in sorted(self.fenced)))

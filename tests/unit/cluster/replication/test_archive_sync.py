@@ -386,7 +386,7 @@ def test_archives_are_looked_at_once_in_an_interval() -> None:
         looked_s.append(asyncio.get_running_loop().time())
         assert len(looked_s) < 10
 
-    archives.run_once = look  # type: ignore[method-assign]
+    archives.run_once = look
 
     async def run() -> None:
         running = asyncio.ensure_future(archives.run())

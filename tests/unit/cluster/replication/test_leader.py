@@ -214,10 +214,10 @@ def test_what_no_follower_is_pushed_is_not_offered_and_what_is_counts_as_given()
     batch.add(
         parse_header(frame), memoryview(frame)[HEADER_BYTES:], append_time_us=0, leader_epoch=3
     )
-    assert not led.quorums.messages.offer(batch)  # type: ignore[union-attr]
+    assert not led.quorums.messages.offer(batch)
     assert (offers, led.pushable_ends) == ([], LogOffsets(2, 0))
     led.is_pushed = lambda key: key == KEY
-    assert led.quorums.messages.offer(batch)  # type: ignore[union-attr]
+    assert led.quorums.messages.offer(batch)
     assert (offers, led.pushable_ends) == ([KEY], LogOffsets(5, 0))
     assert led.progress.ends == LogOffsets(2, 0)
 
@@ -255,7 +255,7 @@ def test_each_new_high_watermark_is_told_once_to_whoever_waits_for_it() -> None:
     told, bounds, changes = list[tuple[str, int]](), list[PartitionKey](), list[None]()
     for name, quorum in zip(("messages", "events"), led.quorums, strict=True):
         assert quorum is not None
-        quorum.follow(lambda offset, name=name: told.append((name, offset)))  # type: ignore[misc]
+        quorum.follow(lambda offset, name=name: told.append((name, offset)))
     led.on_bounds_change = bounds.append
     led.on_high_watermark_change = lambda: changes.append(None)
     led.on_append(0, 7)

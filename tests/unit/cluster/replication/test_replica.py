@@ -395,7 +395,7 @@ def test_a_leader_is_opened_to_clients_by_its_newest_assignment_only(tmp_path: P
             needed.append(replica.as_leader.progress.min_insync)
             await opening(*opened)
 
-        host.open_partition = open_partition  # type: ignore[method-assign]
+        host.open_partition = open_partition
         replica.assign(before)
         await host.began.wait()
         replica.assign(now)

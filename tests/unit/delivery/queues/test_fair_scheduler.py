@@ -630,7 +630,7 @@ def test_tenants_without_messages_are_forgotten() -> None:
 def test_after_any_number_of_turns_each_has_had_its_weight_of_rounds(
     weights: list[int], turns: int
 ) -> None:
-    rounds, served = WeightedShares([0] * len(weights)), [0] * len(weights)  # type: ignore[arg-type]
+    rounds, served = WeightedShares([0] * len(weights)), [0] * len(weights)
     for slot, weight in enumerate(weights):
         rounds.add(slot, weight)
     for _ in range(turns):

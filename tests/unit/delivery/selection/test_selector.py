@@ -34,7 +34,7 @@ def settle(pair: Pair, how: str, *offsets: int, delay_ms: int | None = 0) -> Non
 
 
 def published(*messages: Message, **options: object) -> Pair:
-    pair = Pair(**options)  # type: ignore[arg-type]
+    pair = Pair(**options)
     pair.publish(list(messages))
     return pair
 

@@ -28,6 +28,7 @@ from goq.pipeline.export.staged_files import PieceFiles, TimeSpan, Work, stage_h
 from tests.support.effort import first_of
 from tests.support.pipeline.logged_frames import LoggedFrames
 
+ALL_TIME = TimeSpan()
 DAY_US = 86_400_000_000
 
 
@@ -69,7 +70,7 @@ def grow(log: LoggedFrames, rng: random.Random, frames: int) -> None:
         log.publish(partition, messages, rng.randrange(4) * DAY_US + rng.randrange(1000))
 
 
-def wanted(log: LoggedFrames, span: TimeSpan = TimeSpan()) -> list[tuple[Any, ...]]:  # noqa: B008
+def wanted(log: LoggedFrames, span: TimeSpan = ALL_TIME) -> list[tuple[Any, ...]]:
     return sorted(
         (partition, view.header.base_offset + i, message.value, view.header.append_time_us)
         for partition, frames in enumerate(log.frames)
@@ -92,7 +93,7 @@ def found(root: Path) -> list[tuple[Any, ...]]:
     return sorted(rows)
 
 
-def export(log: LoggedFrames, target: LocalDestination, span: TimeSpan = TimeSpan()) -> Export:  # noqa: B008
+def export(log: LoggedFrames, target: LocalDestination, span: TimeSpan = ALL_TIME) -> Export:
     return Export(log, target, MESSAGES_TABLE, "orders", span, messages_max=50)
 
 

@@ -303,7 +303,7 @@ def test_a_schedule_that_is_removed_while_it_publishes_stays_removed() -> None:
             await may_end.wait()
             world.published.append((record.name, 0))
 
-        world.publish = slow  # type: ignore[method-assign]
+        world.publish = slow
         async with world.runner() as runner:
             await world.go(runner, 10)
             await begun.wait()
@@ -351,7 +351,7 @@ def test_schedules_are_created_once_and_bounded(monkeypatch: pytest.MonkeyPatch)
         await create("large", "orders", fits, every_ms=10_000, principal="-")
         for wrong in ({"every_ms": 1, "cron": "* * * * *"}, {}):
             with pytest.raises(InvalidInput, match="either"):
-                await create("x", "orders", MESSAGES, principal="-", **wrong)  # type: ignore[arg-type]
+                await create("x", "orders", MESSAGES, principal="-", **wrong)
         with pytest.raises(InvalidInput, match="at most"):
             await create("x", "orders", fits + " ", every_ms=10_000, principal="-")
 

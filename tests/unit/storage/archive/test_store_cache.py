@@ -180,6 +180,6 @@ def test_an_object_is_read_in_pieces_as_far_as_it_goes(
     monkeypatch.setattr(store_cache, "PIECE_BYTES", 100)
     told = structs.replace(store.put(1), size_bytes=250)
     store.objects["k1"] = store.objects["k1"][:stored_bytes]
-    found = list(store_cache.read_object(store, told))  # type: ignore[arg-type]
+    found = list(store_cache.read_object(store, told))
     assert [len(piece) for piece in found if piece] == pieces
     assert b"".join(found) == store.objects["k1"]

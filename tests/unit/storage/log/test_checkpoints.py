@@ -108,7 +108,7 @@ def test_a_batch_goes_through_the_journal_if_it_is_small_and_no_checkpoint_is_du
     for written, fits in ((0, 3), (1, 3), (2, 2), (3, 1), (4, 0)):
         found = [frames for frames in range(4) if log.can_journal(batch_of(log, frames)) and frames]
         assert found == list(range(1, fits + 1)), written
-        log.on_journaled(batch_of(log, 1), (1, 1))  # type: ignore[arg-type]
+        log.on_journaled(batch_of(log, 1), (1, 1))
 
 
 def test_a_batch_goes_past_a_journal_without_room_and_is_asked_for_with_what_an_entry_adds() -> (

@@ -39,7 +39,7 @@ class Connection:
         self.ways = {(first.id, second.id): Direction(), (second.id, first.id): Direction()}
 
 
-class Endpoint(Transport):  # type: ignore[misc]
+class Endpoint(Transport):
     """A node's side of the network, as the library asks for it."""
 
     def __init__(

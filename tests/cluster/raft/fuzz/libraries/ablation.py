@@ -57,7 +57,7 @@ def cuts_whatever_follows() -> AbstractContextManager[Any]:
 
 def commits_what_nobody_vouched_for() -> AbstractContextManager[Any]:
     """Take the leader's commit index for all entries here, verified or not."""
-    verified = inside(HardenedSyncObj, "acknowledge")  # type: ignore[arg-type]
+    verified = inside(HardenedSyncObj, "acknowledge")
 
     def all_verified(node: Node, sender: Any, message: Message, index: int) -> None:
         verified(node, sender, message, index)
@@ -85,7 +85,7 @@ def drops_the_log_after_a_snapshot() -> AbstractContextManager[Any]:
 def goes_back_step_by_step() -> Iterator[None]:
     """Let a refusal ask for the entry before, and believe each of several under way."""
     on_answer = following._HANDLERS["next_node_idx"]
-    answer = inside(HardenedSyncObj, "reply")  # type: ignore[arg-type]
+    answer = inside(HardenedSyncObj, "reply")
 
     def on_every_answer(node: Node, sender: Any, message: Message) -> None:
         on_answer(node, sender, message | {"round": node._rounds.get(sender, 0)})
@@ -94,7 +94,7 @@ def goes_back_step_by_step() -> Iterator[None]:
         if not success:
             last: int = inside(node, "raftLog").last.index
             index = max(1, min(last + 1, message["prevLogIdx"]))
-        return answer(node, message, index, success=success)  # type: ignore[no-any-return]
+        return answer(node, message, index, success=success)
 
     with (
         _handler("next_node_idx", on_every_answer),
@@ -151,7 +151,7 @@ def trusts_what_a_failed_sync_left() -> AbstractContextManager[Any]:
 
 def gives_snapshots_up_for_nothing() -> AbstractContextManager[Any]:
     """Drop a snapshot on its way whenever the log is large."""
-    try_compaction = inside(HardenedSyncObj, "tryLogCompaction")  # type: ignore[arg-type]
+    try_compaction = inside(HardenedSyncObj, "tryLogCompaction")
 
     def drop_and_try(node: Node) -> None:
         journal: Journal = inside(node, "raftLog")

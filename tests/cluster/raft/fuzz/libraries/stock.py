@@ -79,7 +79,7 @@ def _files_on(disk: SimulatedDisk) -> Iterator[None]:
         yield
 
 
-class MachineConsumer(SyncObjConsumer):  # type: ignore[misc]
+class MachineConsumer(SyncObjConsumer):
     """A machine as the library takes it."""
 
     def __init__(self, machine: Machine) -> None:
@@ -123,13 +123,13 @@ class Meta:
     def getMeta(self) -> dict[str, object]:
         if META not in self._disk.paths():
             return {}
-        return pysyncobj.journal.loads(self._disk.read_all(META))  # type: ignore[no-any-return]
+        return pysyncobj.journal.loads(self._disk.read_all(META))
 
     def storeMeta(self, meta: dict[str, object]) -> None:
         self._disk.replace(META, pysyncobj.journal.dumps(meta))
 
 
-class Dump(Serializer):  # type: ignore[misc]
+class Dump(Serializer):
     """The library's snapshots, which it keeps in memory for want of a file name."""
 
     def __init__(self, disk: SimulatedDisk, batch_bytes: int) -> None:

@@ -174,7 +174,7 @@ def test_a_change_decides_on_a_topic_in_doubt_and_keeps_its_groups(tmp_path: Pat
                 writes.append((name, group))
                 await put_group(name, group, settings)
 
-            metadata.put_group = note  # type: ignore[method-assign, assignment]
+            metadata.put_group = note
             await broker.topic_admin.alter("t", {})
             assert writes == []
             topic.set_doubt(TopicDoubt(DoubtKind.ADOPTED, "the settings are lost"))

@@ -46,7 +46,7 @@ class Case:
             SETTINGS,
             on_rebuilt=lambda: self.steps.append("rebuilt"),
         )
-        self.manager._rebuild = self._rebuild  # type: ignore[method-assign]
+        self.manager._rebuild = self._rebuild
         self.may_end = asyncio.Event()
 
     async def _rebuild(self) -> None:

@@ -258,7 +258,7 @@ def test_a_publish_waits_for_a_topic_that_is_being_opened_and_creates_one_if_it_
     async def opened_meanwhile(name: str) -> None:
         closed.add(name)
 
-    closed.wait_for = opened_meanwhile  # type: ignore[method-assign]
+    closed.wait_for = opened_meanwhile
     assert run(closed.admin.topic_for_publish("u")).name == "u"
 
 
@@ -269,7 +269,7 @@ def test_a_topic_that_another_request_has_created_meanwhile_is_published_to() ->
         node.add(name)
         raise TopicExists("it exists already")
 
-    node.admin.create = created_meanwhile  # type: ignore[method-assign, assignment]
+    node.admin.create = created_meanwhile
     assert run(node.admin.topic_for_publish("t")).name == "t"
 
 
@@ -316,7 +316,7 @@ def test_a_change_that_is_refused_changes_nothing() -> None:
 def test_a_change_is_made_to_what_the_cluster_has_decided_last() -> None:
     node = Node(is_member=True)
     topic = node.add("t")
-    node.version = SimpleNamespace(settings={"delivery.max_attempts": "4"})  # type: ignore[assignment]
+    node.version = SimpleNamespace(settings={"delivery.max_attempts": "4"})
     run(node.admin.alter("t", {"retention.age": "1h"}))
     assert topic.settings.attempts_max == 4
 

@@ -204,7 +204,7 @@ def opened(node: Node, of: TopicRow, *, skip_failed: bool = False) -> Any:
         await TopicLoader.open_partitions(node.loader, topic, partitions, skip_failed=skip_failed)
         topic.partitions = known
 
-    node.loader.open_partitions = open_partitions  # type: ignore[method-assign, assignment]
+    node.loader.open_partitions = open_partitions
     return asyncio.run(node.loader.open(of, skip_failed=skip_failed))
 
 

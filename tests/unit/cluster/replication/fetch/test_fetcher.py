@@ -317,7 +317,7 @@ def test_a_partition_that_cannot_be_written_is_told_and_asked_for_no_more() -> N
         def apply(update: PartitionUpdate, frames: memoryview) -> None:
             raise error
 
-        failing.apply = apply  # type: ignore[method-assign]
+        failing.apply = apply
         both = [update_of(number, frame(0), end=2) for number in (0, 1)]
         case.answer = lambda request: (both, 2 * frame(0)) if request.is_new else ([], b"")
         await asyncio.sleep(3)

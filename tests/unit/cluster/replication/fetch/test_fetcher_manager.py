@@ -102,7 +102,7 @@ def fetchers_of(manager: FetcherManager) -> dict[str, Any]:
 def test_the_partitions_of_one_leader_share_a_fetcher(manager: FetcherManager) -> None:
     one, two, three = (SimpleNamespace(key=KEY) for _ in range(3))
     for leader, follower in (("n2", one), ("n3", two), ("n2", three)):
-        manager.add(leader, follower)  # type: ignore[arg-type]
+        manager.add(leader, follower)
     found = fetchers_of(manager)
     assert {leader: each.followers for leader, each in found.items()} == {
         "n2": [one, three],
@@ -118,11 +118,11 @@ def test_a_fetcher_has_the_stream_with_its_leader_whichever_comes_first(
     manager: FetcherManager, server: _Server
 ) -> None:
     early, late, follower = object(), object(), SimpleNamespace(key=KEY)
-    manager.on_stream_open("n2", early)  # type: ignore[arg-type]
+    manager.on_stream_open("n2", early)
     assert manager.renewal("n2") == b""
-    manager.add("n2", follower)  # type: ignore[arg-type]
-    manager.add("n3", follower)  # type: ignore[arg-type]
-    manager.on_stream_open("n3", late)  # type: ignore[arg-type]
+    manager.add("n2", follower)
+    manager.add("n3", follower)
+    manager.on_stream_open("n3", late)
     manager.on_stream_close("n3")
     found = fetchers_of(manager)
     assert (found["n2"].streams, found["n3"].streams) == ([early], [None, late, None])
@@ -160,7 +160,7 @@ def test_a_push_goes_to_the_fetcher_of_its_node_and_tells_the_clock_of_that(
 ) -> None:
     clocks: Any = _Server()
     manager._leader_clocks = clocks
-    manager.add("n2", SimpleNamespace(key=KEY))  # type: ignore[arg-type]
+    manager.add("n2", SimpleNamespace(key=KEY))
     push = Push(PushHead(7, 1, 5_000, updates_of_both_kinds()), memoryview(b""))
     message = encode_push(push.head, [])
     manager.on_stream_message("n2", message)
@@ -180,7 +180,7 @@ def test_a_response_to_a_fetch_tells_the_clock_of_its_node(manager: FetcherManag
         return response
 
     manager._fetch_from = fetch_from
-    manager.add("n2", SimpleNamespace(key=KEY))  # type: ignore[arg-type]
+    manager.add("n2", SimpleNamespace(key=KEY))
     request = FetchRequest("n1", 7, True, [], [], 10)
     assert asyncio.run(fetchers_of(manager)["n2"].fetch(request)) == response
     assert asked == [("n2", request)]

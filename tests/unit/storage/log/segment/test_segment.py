@@ -155,7 +155,7 @@ def test_the_log_of_a_segment_is_removed_after_all_that_is_useless_without_it() 
         removed.append(path.name)
         remove(path)
 
-    disk.remove = note  # type: ignore[method-assign]
+    disk.remove = note
     segment.remove(disk)
     assert disk.names(FOLDER) == []
     assert removed[-1] == segment.path.name

@@ -119,7 +119,7 @@ def test_markers_go_after_the_segments_that_they_make_superfluous() -> None:
         removed.append(path.name)
         remove(path)
 
-    disk.remove = note  # type: ignore[method-assign]
+    disk.remove = note
     remove_leftovers(disk, FOLDER)
     assert removed[-1] == merged(0, 1, 30)
     assert sorted(removed[:-1]) == sorted([log(10), log(20), log(20, 0, ".index")])
@@ -165,13 +165,13 @@ def test_a_file_that_a_running_node_replaces_meanwhile_is_looked_for_again() -> 
             disk.put(FOLDER / log(0, 1), b"rewritten")
         return size(path)
 
-    disk.size = rewritten  # type: ignore[method-assign]
+    disk.size = rewritten
     found = list_segments(disk, FOLDER)
     assert [(each.base_offset, each.generation) for each in found] == [(0, 1), (10, 0)]
 
     def gone(path: Path) -> int:
         raise FileNotFoundError(path)
 
-    disk.size = gone  # type: ignore[method-assign]
+    disk.size = gone
     with pytest.raises(FileNotFoundError):
         list_segments(disk, FOLDER)

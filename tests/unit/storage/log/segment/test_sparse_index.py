@@ -117,7 +117,7 @@ def test_retention_keeps_what_it_should() -> None:
 
     def kept(now_us: int, **settings: int | None) -> int:
         chosen = {"retention_age_ms": None, "retention_bytes": None} | settings
-        settings_of = TopicSettings(**chosen)  # type: ignore[arg-type]
+        settings_of = TopicSettings(**chosen)
         return retained_from(log.segments, settings_of, now_us).offset
 
     assert kept(day) == 0
