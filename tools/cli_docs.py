@@ -45,7 +45,7 @@ The same as [manual pages](#manual-pages): `man goq`, `man goq-produce`.
 
 `pip install goq` puts them into `share/man` of its environment. man-db finds those of programs in the `PATH`; elsewhere:
 `man -M "$(python -c 'import sys; print(sys.prefix)')/share/man" goq`.
-"""  # noqa: E501
+"""  # noqa: E501 - lines of a table
 EVERYWHERE = re.findall(r"^\| (\S.*?) \| (\S.*) \|$", INTRODUCTION, re.MULTILINE)
 # What the introduction says once: -h, the epilog, and arguments that only the usage names.
 _SAID_ONCE = re.compile(

@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.reached_tests import ReachedTest, record  # noqa: E402
+from tools.reached_tests import ReachedTest, record  # noqa: E402 - from ROOT
 
 PACKAGES = ("goq/storage", "goq/delivery", "goq/broker", "goq/cluster/replication")
 TESTS = (

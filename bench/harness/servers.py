@@ -119,7 +119,7 @@ class RedisServer(Server):
     def is_installed() -> bool:
         """Whether this machine has Redis and its Python client."""
         try:
-            import redis  # noqa: F401
+            import redis  # noqa: F401 - whether it can be
         except ImportError:
             return False
         return shutil.which("redis-server") is not None

@@ -34,7 +34,7 @@ def command(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     files: Annotated[
         list[str], typer.Argument(metavar="[FILE]...", help="Default or '-': stdin.")
-    ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
+    ] = [],
     jsonl: Annotated[
         bool,
         typer.Option(
@@ -52,7 +52,7 @@ def command(
     key_sep: Annotated[str | None, typer.Option(metavar="S", help="The key is before S.")] = None,
     header: Annotated[
         list[str], typer.Option(metavar="K=V", help="A header of every message; repeatable.")
-    ] = [],  # noqa: B006
+    ] = [],
     priority: Annotated[
         str | None, typer.Option(metavar="P", help="The lane of every message.")
     ] = None,

@@ -30,7 +30,7 @@ def command(
     topic: Annotated[
         list[str],
         typer.Option(metavar="A[=B]", help="Only topic A, under the name B; repeatable."),
-    ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
+    ] = [],
     backup: Annotated[
         str | None, typer.Option(metavar="NAME", help="See goq backup list. Default: the newest.")
     ] = None,
@@ -39,7 +39,7 @@ def command(
         typer.Option(
             "--set", metavar="KEY=VALUE", help="A setting of the topics, as retention.age=none."
         ),
-    ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
+    ] = [],
 ) -> None:
     """Make a data folder of a backup; then run goq serve --data-dir DIR.
 

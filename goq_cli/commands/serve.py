@@ -62,7 +62,7 @@ def command(
     ] = None,
     settings: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Any setting, by dotted name.")
-    ] = [],  # noqa: B006 - typer reads the default, nothing writes to it
+    ] = [],
 ) -> None:
     """Run a node until SIGTERM or Ctrl-C.
 

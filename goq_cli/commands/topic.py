@@ -40,7 +40,7 @@ def create(
         int | None,
         typer.Option(help="Replicas that an acknowledged write needs. Default: the cluster's, 2."),
     ] = None,
-    settings: _Settings = [],  # noqa: B006 - typer reads the default, nothing writes to it
+    settings: _Settings = [],
 ) -> None:
     """Create a topic."""
     with SESSION.client() as client:
@@ -104,7 +104,7 @@ def show(
 @app.command()
 def alter(
     name: _Name,
-    settings: _Settings = [],  # noqa: B006 - typer reads the default, nothing writes to it
+    settings: _Settings = [],
     partitions: Annotated[int | None, typer.Option(help="More than now.")] = None,
     replication_factor: Annotated[
         int | None, typer.Option(help="Replicas of each partition.")
@@ -114,7 +114,7 @@ def alter(
     ] = None,
     unset: Annotated[
         list[str], typer.Option("--unset", metavar="KEY", help="Back to its default; repeatable.")
-    ] = [],  # noqa: B006
+    ] = [],
 ) -> None:
     """Change settings or the replication, or add partitions.
 

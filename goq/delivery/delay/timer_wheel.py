@@ -194,7 +194,7 @@ class TimerWheel:
             if number << level.shift <= now_ms
         )
         count = 0
-        for start_ms, narrowness, number in due:  # noqa: B007
+        for start_ms, narrowness, number in due:  # noqa: B007 - read after the loop
             count += self._levels[-narrowness // _BITS].row_count(number)
             if count > entries_max:
                 break
