@@ -1,6 +1,7 @@
 """Retention, compaction and the archive of the logs of a node.
 
 retention_manager   seals and deletes segments when they are due
+retention_policy    what retention keeps, by age, by size and for protected groups
 due_times           when partitions are due for retention
 retention_clock     the time for retention, which does not follow a clock that jumps ahead
 archiver            archives segments before retention deletes them, and deletes archived ones

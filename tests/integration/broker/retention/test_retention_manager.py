@@ -15,14 +15,10 @@ from goq.broker.broker import Broker
 from goq.broker.partition.partition import Partition
 from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
-from goq.broker.retention.retention_manager import (
-    RetentionManager,
-    first_protected_offset,
-    retained_from,
-)
+from goq.broker.retention.retention_manager import RetentionManager
+from goq.broker.retention.retention_policy import first_protected_offset
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.config.topic import TopicSettings
 from goq.errors import StorageFull
 from goq.storage.log.segment import Segment
 from goq.storage.scanner import Damage
@@ -350,36 +346,6 @@ def test_the_first_unread_is_what_looking_at_every_message_finds(seed: int, tmp_
                 assert first_protected_offset(topic, partition) == naive(topic, partition)
 
     run(main())
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_what_is_kept_is_what_deleting_one_by_one_leaves(seed: int) -> None:
-    chance = Random(seed)
-    segments, time_us = list[Segment](), 0
-    for number in range(chance.randint(1, 8)):
-        segment = Segment(Path("/x"), number * 10)
-        segment.end_offset = number * 10 + 10
-        segment.size_bytes = chance.randint(0, 5)
-        time_us += chance.randint(0, 3) * 1000
-        segment.time_us = time_us
-        segment.has_lost_times = chance.random() < 0.2
-        if segment.has_lost_times:
-            segment.time_us = 0
-        segments.append(segment)
-    age_ms, size_bytes = chance.choice([None, 1, 3, 6]), chance.choice([None, 0, 4, 10, 20])
-    settings = TopicSettings(retention_age_ms=age_ms, retention_bytes=size_bytes)
-    now_us = time_us + chance.randint(0, 4000)
-    left = list(segments)
-    while len(left) > 1:
-        known = (s.time_us for s in left[:-1] if not s.has_lost_times)
-        is_old = age_ms is not None and now_us - next(known, now_us) > age_ms * 1000
-        is_much = size_bytes is not None and sum(s.size_bytes for s in left) > size_bytes
-        if not is_old and not is_much:
-            break
-        del left[0]
-    assert retained_from(segments, settings, now_us).offset == left[0].base_offset
-    compacted = TopicSettings().changed({"cleanup": "compact", "retention.bytes": "64KiB"})
-    assert retained_from(segments, compacted, now_us + 10**15) == (0, None)
 
 
 def test_without_room_for_the_archive_nothing_is_deleted_and_one_warning_given(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goq import limits
-from goq.broker.retention.retention_manager import retained_from
+from goq.broker.retention.retention_policy import retained_from
 from goq.config.topic import TopicSettings
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.sparse_index import IndexEntry, SparseIndex
