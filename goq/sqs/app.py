@@ -20,10 +20,12 @@ from goq.http.message import Handler, Request, Response
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall
 from goq.sqs.operations.moves import MoveOperations
 from goq.sqs.operations.permissions import PermissionOperations
+from goq.sqs.operations.queue_directory import QueueDirectory
 from goq.sqs.operations.queues import QueueOperations
 from goq.sqs.operations.receive import ReceiveOperation
 from goq.sqs.operations.send import SendOperations
 from goq.sqs.operations.settle import SettleOperations
+from goq.sqs.operations.tags import TagOperations
 from goq.sqs.protocol import query_protocol, shapes
 from goq.sqs.protocol.errors import SqsError
 from goq.sqs.protocol.json_protocol import TARGET, JsonExchange
@@ -89,12 +91,14 @@ class SqsApp:
         self._audit = audit
         self._own_url = own_url
         calls = NodeCalls(handler)
-        queues = self._queues = QueueOperations(broker, calls, config)
-        send = SendOperations(queues, calls)
-        receive = ReceiveOperation(broker, queues, calls, config.account, config.group)
-        settle = SettleOperations(broker, queues, calls)
-        moves = self._moves = MoveOperations(broker, queues, calls, node_id)
-        permissions = PermissionOperations(queues)
+        directory = self._directory = QueueDirectory(broker, calls, config)
+        queues = QueueOperations(broker, calls, directory)
+        tags = TagOperations(directory)
+        send = SendOperations(directory, calls)
+        receive = ReceiveOperation(broker, directory, calls, config.account, config.group)
+        settle = SettleOperations(broker, directory, calls)
+        moves = self._moves = MoveOperations(broker, directory, calls, node_id)
+        permissions = PermissionOperations(directory)
         self.operations: dict[str, SqsOperation] = {
             "CreateQueue": SqsOperation(shapes.CreateQueueShape, queues.create),
             "DeleteQueue": SqsOperation(shapes.QueueShape, queues.delete),
@@ -102,9 +106,9 @@ class SqsApp:
             "ListQueues": SqsOperation(shapes.ListQueuesShape, queues.list_queues),
             "GetQueueAttributes": SqsOperation(shapes.GetAttributesShape, queues.attributes),
             "SetQueueAttributes": SqsOperation(shapes.SetAttributesShape, queues.set_attributes),
-            "ListQueueTags": SqsOperation(shapes.QueueShape, queues.tags),
-            "TagQueue": SqsOperation(shapes.TagShape, queues.tag),
-            "UntagQueue": SqsOperation(shapes.UntagShape, queues.untag),
+            "ListQueueTags": SqsOperation(shapes.QueueShape, tags.list_tags),
+            "TagQueue": SqsOperation(shapes.TagShape, tags.tag),
+            "UntagQueue": SqsOperation(shapes.UntagShape, tags.untag),
             "ListDeadLetterSourceQueues": SqsOperation(
                 shapes.ListSourcesShape, queues.dead_letter_sources
             ),
@@ -200,14 +204,14 @@ class SqsApp:
             request.outlives_eof = True
             return operation.on_queues(call)
         assert operation.on_messages is not None
-        queue = self._queues.find(call, shape.queue_url)
+        queue = self._directory.find(call, shape.queue_url)
         if queue is None:
             return self._after_locating(call, operation.on_messages)
         begun = operation.on_messages(call, queue)
         return _finished(begun) if isinstance(begun, BegunCall) else _resolved(begun)
 
     async def _after_locating(self, call: SqsCall, run: OnMessages) -> Any:
-        queue = await self._queues.locate(call, call.shape.queue_url)
+        queue = await self._directory.locate(call, call.shape.queue_url)
         begun = run(call, queue)
         return await _finished(begun) if isinstance(begun, BegunCall) else await _resolved(begun)
 

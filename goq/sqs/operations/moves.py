@@ -23,7 +23,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.sqs.attributes import MoveRecord, read_record
 from goq.sqs.node_calls import NodeCalls, SqsCall
 from goq.sqs.operations.move_task import MoveTask
-from goq.sqs.operations.queues import QueueOperations, topic_path
+from goq.sqs.operations.queue_directory import QueueDirectory, topic_path
 from goq.sqs.protocol.bounds import check_range
 from goq.sqs.protocol.errors import SqsError, invalid_parameter, missing_parameter
 from goq.sqs.queue_view import QueueView
@@ -46,7 +46,7 @@ class MoveOperations:
     """Starts, lists and cancels the move tasks of dead-letter queues."""
 
     def __init__(
-        self, broker: Broker, queues: QueueOperations, calls: NodeCalls, node_id: str
+        self, broker: Broker, queues: QueueDirectory, calls: NodeCalls, node_id: str
     ) -> None:
         self._broker = broker
         self._queues = queues

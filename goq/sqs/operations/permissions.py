@@ -13,7 +13,7 @@ import msgspec
 
 from goq.sqs.attributes import POLICY, POLICY_CHARS_MAX, QueueRecord
 from goq.sqs.node_calls import SqsCall
-from goq.sqs.operations.queues import QueueOperations
+from goq.sqs.operations.queue_directory import QueueDirectory
 from goq.sqs.protocol.errors import SqsError, invalid_parameter, missing_parameter
 
 _VERSION: Final = "2012-10-17"
@@ -39,7 +39,7 @@ _STATEMENTS_MAX: Final = 20
 class PermissionOperations:
     """Adds statements to the policies of queues, and removes them by their labels."""
 
-    def __init__(self, queues: QueueOperations) -> None:
+    def __init__(self, queues: QueueDirectory) -> None:
         self._queues = queues
 
     async def add(self, call: SqsCall) -> None:

@@ -21,7 +21,7 @@ from goq.sqs.message_codec import (
     attribute_json,
 )
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall, decoded
-from goq.sqs.operations.queues import QueueOperations
+from goq.sqs.operations.queue_directory import QueueDirectory
 from goq.sqs.operations.send import sequence_number
 from goq.sqs.protocol.bounds import VISIBILITY_S_MAX, check_range
 from goq.sqs.protocol.digest import attributes_digest, body_digest
@@ -67,7 +67,7 @@ class ReceiveOperation:
     """Receives messages. A long poll ends when its client leaves, and takes nothing then."""
 
     def __init__(
-        self, broker: Broker, queues: QueueOperations, calls: NodeCalls, account: str, group: str
+        self, broker: Broker, queues: QueueDirectory, calls: NodeCalls, account: str, group: str
     ) -> None:
         self._broker = broker
         self._queues = queues

@@ -23,7 +23,7 @@ from goq.sqs.message_codec import (
 )
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall, decoded
 from goq.sqs.operations.batch import BatchResult, checked_entries
-from goq.sqs.operations.queues import QueueOperations
+from goq.sqs.operations.queue_directory import QueueDirectory
 from goq.sqs.protocol.bounds import DELAY_S_MAX, GROUP_ID_CHARS_MAX, check_range
 from goq.sqs.protocol.digest import attributes_digest, body_digest
 from goq.sqs.protocol.errors import SqsError, invalid_parameter, missing_parameter
@@ -53,7 +53,7 @@ class _Prepared(NamedTuple):
 class SendOperations:
     """Sends messages; they are durable when the answer is sent."""
 
-    def __init__(self, queues: QueueOperations, calls: NodeCalls) -> None:
+    def __init__(self, queues: QueueDirectory, calls: NodeCalls) -> None:
         self._queues = queues
         self._calls = calls
 

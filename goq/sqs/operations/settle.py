@@ -16,7 +16,7 @@ from goq.http.message import Response
 from goq.sqs.handles import ReceiptHandle, parse_handle
 from goq.sqs.node_calls import BegunCall, NodeCalls, SqsCall, decoded
 from goq.sqs.operations.batch import BatchResult, checked_entries
-from goq.sqs.operations.queues import QueueOperations
+from goq.sqs.operations.queue_directory import QueueDirectory
 from goq.sqs.protocol.bounds import VISIBILITY_S_MAX, check_range
 from goq.sqs.protocol.errors import SqsError, error_of, invalid_parameter, missing_parameter
 from goq.sqs.protocol.shapes import HandleShape
@@ -35,7 +35,7 @@ class _Settled(msgspec.Struct):
 class SettleOperations:
     """Settles leased messages by their handles."""
 
-    def __init__(self, broker: Broker, queues: QueueOperations, calls: NodeCalls) -> None:
+    def __init__(self, broker: Broker, queues: QueueDirectory, calls: NodeCalls) -> None:
         self._broker = broker
         self._queues = queues
         self._calls = calls
