@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, Future
 from random import Random
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tests.support.storage.disk import SimulatedCrash
+
+T = TypeVar("T")
 
 HOME: contextvars.ContextVar[object] = contextvars.ContextVar("home", default=None)
 """What the running code belongs to, such as one life of a node."""
@@ -77,6 +79,17 @@ class SimLoop(asyncio.SelectorEventLoop):
         error = context.get("exception")
         if not isinstance(error, SimulatedCrash):
             self.unexpected.append(f"{context.get('message')}: {error!r}")
+
+
+def run_simulated(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as ``asyncio.run`` does, in simulated time: each sleep is over at once.
+
+    Fails if a callback or a task failed unnoticed.
+    """
+    with asyncio.Runner(loop_factory=SimLoop) as runner:
+        result = runner.run(work)
+        assert cast(SimLoop, runner.get_loop()).unexpected == []
+        return result
 
 
 class SimExecutor(Executor):

@@ -9,12 +9,12 @@ from contextlib import suppress
 
 import pytest
 
-from goq.api.gateway import merged_stream
 from goq.api.gateway.merged_stream import MergedStream
 from goq.api.routing_policy import ALIVE, MERGED_STREAM, REOPENED
 from goq.api.schemas.groups import Receive
 from goq.errors import TopicNotFound
 from goq.http.message import Item, LiveStream, OwnedStream, Request, Response
+from tests.support.cluster.replication.loop import run_simulated
 from tests.support.eventually import until
 
 B, C = "http://b", "http://c"
@@ -108,16 +108,11 @@ def run(test: Callable[[Nodes], Awaitable[None]]) -> None:
         async with asyncio.timeout(20):
             await test(Nodes())
 
-    asyncio.run(main())
+    run_simulated(main())
 
 
 async def records(merged: MergedStream) -> list[Item]:
     return [record async for record in merged.records()]
-
-
-@pytest.fixture
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged_stream, "_RETRY_S", 0.01)
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
@@ -190,9 +185,7 @@ def test_a_stream_that_ends_while_a_part_is_opened_ends_that_part_too() -> None:
     run(test)
 
 
-def test_the_end_waits_for_no_node_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merged_stream, "_END_S", 0.01)
-
+def test_the_end_waits_for_no_node_that_hangs() -> None:
     async def test(nodes: Nodes) -> None:
         merged = stream_of(nodes)
         await merged.open()
@@ -207,7 +200,7 @@ def test_the_end_waits_for_no_node_that_hangs(monkeypatch: pytest.MonkeyPatch) -
     run(test)
 
 
-def test_a_part_that_ended_is_opened_again_after_a_pause_and_says_so(short_pauses: None) -> None:
+def test_a_part_that_ended_is_opened_again_after_a_pause_and_says_so() -> None:
     async def test(nodes: Nodes) -> None:
         merged = stream_of(nodes)
         await merged.open()
@@ -236,7 +229,7 @@ def test_a_part_that_ends_at_once_is_not_opened_again_and_again() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 409])
-def test_a_stream_is_over_when_a_node_refuses_its_part(short_pauses: None, status: int) -> None:
+def test_a_stream_is_over_when_a_node_refuses_its_part(status: int) -> None:
     async def test(nodes: Nodes) -> None:
         merged = stream_of(nodes)
         await merged.open()
@@ -250,7 +243,7 @@ def test_a_stream_is_over_when_a_node_refuses_its_part(short_pauses: None, statu
 
 
 @pytest.mark.parametrize("status", [421, 404, 429, 503])
-def test_a_node_that_refuses_for_now_is_asked_again(short_pauses: None, status: int) -> None:
+def test_a_node_that_refuses_for_now_is_asked_again(status: int) -> None:
     async def test(nodes: Nodes) -> None:
         merged = stream_of(nodes)
         await merged.open()

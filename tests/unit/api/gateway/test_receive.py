@@ -17,6 +17,7 @@ from goq.api.routing_policy import OFFLINE, READY, REST
 from goq.errors import NotLeader, PartitionOffline, Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt
+from tests.support.cluster.replication.loop import run_simulated
 from tests.support.eventually import until
 
 _HEADERS = {"content-type": "application/json"}
@@ -87,7 +88,7 @@ def test_what_one_leader_gave_goes_back_when_the_client_goes_while_another_is_as
         await until(lambda: len(nodes.given_back) == 3)
         return nodes.given_back
 
-    assert sorted(asyncio.run(run())) == ["1:7:0", "1:7:1", "2:8:5"]
+    assert sorted(run_simulated(run())) == ["1:7:0", "1:7:1", "2:8:5"]
 
 
 def test_what_leaders_gave_goes_back_when_the_answer_cannot_be_sent() -> None:
@@ -102,7 +103,7 @@ def test_what_leaders_gave_goes_back_when_the_answer_cannot_be_sent() -> None:
         await until(lambda: len(nodes.given_back) == 2)
         return nodes.given_back
 
-    assert sorted(asyncio.run(run())) == ["1:7:0", "2:8:5"]
+    assert sorted(run_simulated(run())) == ["1:7:0", "2:8:5"]
 
 
 def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_leased() -> None:
@@ -117,7 +118,7 @@ def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_l
         await until(lambda: nodes.given_back != [])
         return answer, nodes.given_back
 
-    answer, given_back = asyncio.run(run())
+    answer, given_back = run_simulated(run())
     assert b"2:8:5" in bytes(answer.body)
     assert given_back == ["1:7:0"]
 
@@ -138,7 +139,7 @@ def test_a_leader_that_hangs_is_not_waited_for_long_and_gets_back_what_it_leased
         await until(lambda: nodes.given_back != [])
         return nodes.given_back
 
-    assert asyncio.run(run()) == ["1:7:0"]
+    assert run_simulated(run()) == ["1:7:0"]
 
 
 def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None:
@@ -149,7 +150,7 @@ def test_each_leader_is_asked_for_what_is_left_and_none_that_needs_not() -> None
         await running
         return nodes.bodies
 
-    bodies = asyncio.run(run())
+    bodies = run_simulated(run())
     assert {
         url: body["max_messages"] for url, body in bodies.items() if isinstance(body, dict)
     } == {
@@ -167,7 +168,7 @@ def test_a_leader_is_told_that_its_answer_is_added_to_others() -> None:
         await running
         return nodes.rests
 
-    assert asyncio.run(run()) == [None]
+    assert run_simulated(run()) == [None]
 
 
 def test_a_leader_that_has_more_than_a_stream_carries_is_asked_for_the_rest_at_once(
@@ -184,7 +185,7 @@ def test_a_leader_that_has_more_than_a_stream_carries_is_asked_for_the_rest_at_o
         await running
         return nodes.takes
 
-    assert asyncio.run(run()) == [
+    assert run_simulated(run()) == [
         ("http://b", 2, True),
         ("http://b", 3, False),
         ("http://c", 2, True),
@@ -207,7 +208,7 @@ def test_a_leader_has_more_if_its_answer_fills_half_of_the_bytes(
         running.cancel()
         return nodes.takes
 
-    urls = [url for url, *_ in asyncio.run(run())]
+    urls = [url for url, *_ in run_simulated(run())]
     assert urls == ["http://b"] * times + ["http://c"]
 
 
@@ -218,7 +219,7 @@ def test_after_a_wait_those_that_have_messages_are_asked_alone() -> None:
         (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
         return await running, nodes.order
 
-    answer, order = asyncio.run(run())
+    answer, order = run_simulated(run())
     assert b"2:8:5" in bytes(answer.body)
     assert order == ["http://c"]
 
@@ -243,7 +244,7 @@ def test_a_wait_that_tells_of_no_messages_is_followed_by_asking_all(
             waiting.set_result(told)
         return await _answered(nodes, running, _leased("2:8:5"))
 
-    assert sorted(asyncio.run(run()), key=str) == [None, "http://b", "http://c"]
+    assert sorted(run_simulated(run()), key=str) == [None, "http://b", "http://c"]
 
 
 def test_a_leader_that_tells_of_messages_and_fails_is_not_asked_over_and_over() -> None:
@@ -256,7 +257,7 @@ def test_a_leader_that_tells_of_messages_and_fails_is_not_asked_over_and_over() 
         running.cancel()
         return nodes.order
 
-    assert sorted(asyncio.run(run()), key=str) == [None, "http://b"]
+    assert sorted(run_simulated(run()), key=str) == [None, "http://b"]
 
 
 def test_all_leaders_are_asked_at_the_end_of_a_wait() -> None:
@@ -269,7 +270,7 @@ def test_all_leaders_are_asked_at_the_end_of_a_wait() -> None:
         late.set_result(_leased())
         return await _answered(nodes, running, _leased())
 
-    assert sorted(asyncio.run(run()), key=str) == [None, "http://b", "http://c"]
+    assert sorted(run_simulated(run()), key=str) == [None, "http://b", "http://c"]
 
 
 async def _waiting(wait: str) -> tuple[_Nodes, asyncio.Task[Response]]:
@@ -305,7 +306,7 @@ def test_a_leader_that_fails_keeps_nothing_of_the_others_back() -> None:
         (await nodes.wait_for(None)).set_result(Response(507, b"{}"))
         return await running
 
-    assert asyncio.run(run()).status == 200
+    assert run_simulated(run()).status == 200
 
 
 def test_the_error_is_told_where_no_leader_could_be_asked() -> None:
@@ -316,7 +317,7 @@ def test_the_error_is_told_where_no_leader_could_be_asked() -> None:
         await running
 
     with pytest.raises(Unavailable, match="broken"):
-        asyncio.run(run())
+        run_simulated(run())
 
 
 def _told(*, leading: str | None = "c", **answers: Response | Exception) -> PartitionOffline:
@@ -335,7 +336,7 @@ def _told(*, leading: str | None = "c", **answers: Response | Exception) -> Part
         await running
 
     with pytest.raises(PartitionOffline) as raised:
-        asyncio.run(run())
+        run_simulated(run())
     return raised.value
 
 
@@ -397,4 +398,4 @@ def test_a_receive_is_empty_where_the_leaders_looked_into_all_or_one_does_not_sa
             (await nodes.wait_for(url)).set_result(answer)
         return await running
 
-    assert asyncio.run(run()).status == 200
+    assert run_simulated(run()).status == 200

@@ -13,6 +13,7 @@ from goq.broker.outbox.worker import OutboxWorker, RetryBackoff
 from goq.delivery.events.event import CopyStored, token_of
 from goq.delivery.outbox import OutboxEntry
 from goq.errors import TooManyRequests
+from tests.support.eventually import until
 
 
 def test_a_worker_that_was_stopped_is_not_woken_again() -> None:
@@ -126,12 +127,10 @@ def work(source: Source, target: Target, retry: RetryBackoff) -> None:
         worker = OutboxWorker(partition, lookup, context, 0, retry)
         worker._copier = SimpleNamespace(frame=frame)
         worker.wake()
-        async with asyncio.timeout(20):
-            while source.outbox_entries:
-                await asyncio.sleep(0.001)
-            task = worker._task
-            assert task is not None
-            await task
+        await until(lambda: not source.outbox_entries, seconds=20)
+        task = worker._task
+        assert task is not None
+        await task
 
     asyncio.run(run())
 

@@ -20,7 +20,7 @@ from goq.config.topic import EffectiveSettings, TopicSettings
 from goq.errors import PartitionNotFound, PartitionOffline, StorageFailed
 from goq.storage.node_db import TopicManifest
 from tests.support.broker.context import context_on
-from tests.support.cluster.replication.loop import SimLoop
+from tests.support.cluster.replication.loop import run_simulated
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 
 FOLDER = Path("/data/t")
@@ -99,8 +99,7 @@ def on_case(test: Callable[[Case], Awaitable[None]]) -> None:
     async def main() -> None:
         await test(Case())
 
-    with asyncio.Runner(loop_factory=SimLoop) as runner:
-        runner.run(main())
+    run_simulated(main())
 
 
 def test_the_partitions_of_a_topic_are_open_from_the_first_to_the_last() -> None:

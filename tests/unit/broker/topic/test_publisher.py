@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from goq.errors import InvalidInput, NotLeader, PartitionNotFound, PartitionOffl
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message
-from tests.support.cluster.replication.loop import SimLoop
+from tests.support.cluster.replication.loop import run_simulated
 
 
 class Case:
@@ -42,12 +42,8 @@ class Case:
         return self.publisher._place(None, Message(bytes(size_bytes)))
 
 
-def run(steps: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await steps()
-
-    with asyncio.Runner(loop_factory=SimLoop) as runner:
-        runner.run(main())
+def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run_simulated(steps())
 
 
 @pytest.mark.parametrize(("chance", "first"), [(0.0, 0), (0.3, 1), (0.999, 3)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from goq import limits
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions, PushStreams
 from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.errors import GoqError, InvalidInput, PartitionOffline, TooManyRequests
-from tests.support.cluster.replication.loop import SimLoop
+from tests.support.cluster.replication.loop import run_simulated
 
 Outcome = GoqError | int
 """What a receive ends with: an error, or so many messages."""
@@ -79,12 +79,8 @@ def stream_of(topic: Topic, credit: int = 10, messages_max: int | None = None) -
     return stream
 
 
-def run(steps: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await steps()
-
-    with asyncio.Runner(loop_factory=SimLoop) as runner:
-        runner.run(main())
+def run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run_simulated(steps())
 
 
 def offline(retry_after_ms: int | None = 500) -> PartitionOffline:

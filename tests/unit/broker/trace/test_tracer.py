@@ -21,7 +21,7 @@ from goq.errors import MessageNotFound, NotLeader
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Message, MessageId
-from tests.support.cluster.replication.loop import SimLoop
+from tests.support.cluster.replication.loop import run_simulated
 
 
 def at(offset: int, topic: str = "t", partition: int = 0) -> MessageId:
@@ -142,8 +142,7 @@ class Followed:
             steps: list[float] = trace.steps
             return steps
 
-        with asyncio.Runner(loop_factory=SimLoop) as runner:
-            return runner.run(main())
+        return run_simulated(main())
 
 
 def test_a_trace_is_told_at_once_if_it_has_more_and_else_when_it_does_or_the_time_is_over() -> None:

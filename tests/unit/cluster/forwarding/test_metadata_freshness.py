@@ -13,6 +13,7 @@ import pytest
 from goq import limits
 from goq.cluster.forwarding.metadata_freshness import MetadataFreshness, SharedBarrier
 from goq.errors import RouteNotFound, ShuttingDown, TimedOut, Unavailable
+from tests.support.cluster.replication.loop import run_simulated
 
 
 class _Raft:
@@ -36,7 +37,7 @@ def _run(test: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(20):
             await test()
 
-    asyncio.run(bounded())
+    run_simulated(bounded())
 
 
 def test_requests_that_come_during_a_barrier_share_the_next_one() -> None:

@@ -31,7 +31,7 @@ from goq.cluster.replication.segment_manifest import LOGS
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, NotFound, TopicNotFound, Unavailable
 from goq.storage.node_db import ArchiveRow
-from tests.support.cluster.replication.loop import SimLoop
+from tests.support.cluster.replication.loop import run_simulated
 from tests.support.cluster.replication.manifest import SimManifest
 from tests.support.eventually import until
 from tests.support.storage.disk import SimulatedDisk
@@ -394,8 +394,7 @@ def test_archives_are_looked_at_once_in_an_interval() -> None:
         running.cancel()
         assert looked_s == [5, 10, 15]
 
-    with asyncio.Runner(loop_factory=SimLoop) as runner:
-        runner.run(run())
+    run_simulated(run())
 
 
 def test_a_topic_that_is_being_deleted_holds_nobody_up() -> None:

@@ -13,6 +13,7 @@ from goq.cluster.metadata.state import MetadataState
 from goq.cluster.rpc.peer_links import PeerLinks
 from goq.errors import GoqError, InvalidInput, NotLeader, PartitionOffline, TimedOut, Unavailable
 from tests.support.cluster.metadata.states import after, nodes
+from tests.support.cluster.replication.loop import run_simulated
 from tests.support.eventually import until
 
 NAMES = ("n1", "n2", "n3")
@@ -58,7 +59,7 @@ def run(test: Callable[[World], Awaitable[None]], monkeypatch: pytest.MonkeyPatc
                 each.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    asyncio.run(main())
+    run_simulated(main())
 
 
 def cut(world: World, one: str, other: str) -> None:
@@ -166,7 +167,7 @@ def test_bytes_that_are_no_links_are_refused(body: bytes) -> None:
         with pytest.raises(InvalidInput):
             await World().links["n1"].handle_probe("n2", body)
 
-    asyncio.run(main())
+    run_simulated(main())
 
 
 def test_a_node_is_reported_once_it_was_unreachable_for_a_while(

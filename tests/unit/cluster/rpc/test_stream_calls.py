@@ -14,6 +14,7 @@ from goq.cluster.metadata.state import ClusterSettings, Features, MetadataState
 from goq.cluster.rpc.server import RefusableBody, ResponseBody, error_body
 from goq.cluster.rpc.stream_calls import ANSWER_KIND, CALL_KIND, GIVE_UP_KIND, StreamCalls
 from goq.errors import Conflict, InvalidFrame, RouteNotFound, TimedOut, Unavailable
+from tests.support.cluster.replication.loop import run_simulated
 from tests.support.eventually import until
 
 ANSWER_HEAD_BYTES = 11
@@ -113,7 +114,7 @@ def run(test: Callable[[World], Awaitable[None]], level: int = HELD_CALLS_LEVEL)
         async with asyncio.timeout(20):
             await test(World(level))
 
-    asyncio.run(main())
+    run_simulated(main())
 
 
 def test_a_call_is_answered_and_an_error_is_raised_as_over_http() -> None:
@@ -146,22 +147,18 @@ def test_below_the_feature_level_no_call_goes_over_a_stream() -> None:
     run(test, STREAM_CALLS_LEVEL - 1)
 
 
-def test_while_an_answer_is_overdue_other_calls_go_over_http(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "STREAM_CALL_PATIENCE_S", 0.01)
-
+def test_while_an_answer_is_overdue_other_calls_go_over_http() -> None:
     async def test(world: World) -> None:
         world.to_b.is_held = True
         late = asyncio.ensure_future(world.call(body=b"late"))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(2 * limits.STREAM_CALL_PATIENCE_S)
         assert await world.call() is None
         world.to_b.release()
         assert await late == b"a its disk /p late"
         assert await world.call() is not None
         world.to_b.is_held = True
         may_wait = asyncio.ensure_future(world.call(body=b"held", wait_ms=60_000))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(2 * limits.STREAM_CALL_PATIENCE_S)
         follows = asyncio.ensure_future(world.call(body=b"next", wait_ms=60_000))
         await asyncio.sleep(0)
         world.to_b.release()
@@ -171,9 +168,7 @@ def test_while_an_answer_is_overdue_other_calls_go_over_http(
     run(test)
 
 
-def test_calls_of_a_stream_that_ends_or_is_silent_may_have_been_carried_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_calls_of_a_stream_that_ends_or_is_silent_may_have_been_carried_out() -> None:
     async def test(world: World) -> None:
         world.to_b.is_held = True
         waiting = asyncio.ensure_future(world.call())
@@ -181,7 +176,6 @@ def test_calls_of_a_stream_that_ends_or_is_silent_may_have_been_carried_out(
         world.a.on_stream_open("b", Stream(lambda _data: None))
         with pytest.raises(TimedOut, match="has ended"):
             await waiting
-        monkeypatch.setattr(limits, "RPC_TIMEOUT_MS", 10)
         with pytest.raises(TimedOut, match="does not answer"):
             await world.call()
 
@@ -305,12 +299,7 @@ def test_what_answers_hold_is_given_back_when_others_fill_the_stream_or_it_ends(
     run(test)
 
 
-def test_after_an_answer_that_never_came_the_stream_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "RPC_TIMEOUT_MS", 10)
-    monkeypatch.setattr(limits, "STREAM_CALL_PATIENCE_S", 0.001)
-
+def test_after_an_answer_that_never_came_the_stream_is_tried_again() -> None:
     async def test(world: World) -> None:
         world.to_a.is_full = True
         with pytest.raises(TimedOut, match="does not answer"):
@@ -393,10 +382,8 @@ def test_a_held_call_is_given_up_also_before_the_other_node_has_begun_it() -> No
 
 @pytest.mark.parametrize("takes_the_end", [True, False])
 def test_a_call_that_is_given_up_is_overdue_soon_if_the_other_node_was_told(
-    monkeypatch: pytest.MonkeyPatch, takes_the_end: bool
+    takes_the_end: bool,
 ) -> None:
-    monkeypatch.setattr(limits, "STREAM_CALL_PATIENCE_S", 0.01)
-
     async def test(world: World) -> None:
         world.to_b.is_held = True
         holding = asyncio.ensure_future(world.hold())
@@ -404,7 +391,7 @@ def test_a_call_that_is_given_up_is_overdue_soon_if_the_other_node_was_told(
         world.to_b.is_full = not takes_the_end
         await world.give_up(holding)
         world.to_b.is_full = False
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(2 * limits.STREAM_CALL_PATIENCE_S)
         calling = asyncio.ensure_future(world.call())
         await asyncio.sleep(0)
         world.to_b.release()
