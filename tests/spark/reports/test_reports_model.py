@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", minversion="4.2")
 
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
-from goq.pipeline.reports.audit.audit import audit, fates_of
+from goq.pipeline.reports.audit.audit import audit
 from goq.pipeline.reports.audit.frame_slices import FrameSlices
 from goq.pipeline.reports.report import Report
 from goq.pipeline.reports.retries import retries
@@ -139,8 +139,21 @@ def test_skew_counts_every_partition_and_key(made: Made) -> None:
         assert row["percent"] == round(100 * row["messages"] / sizes[row["topic"]], 3)
 
 
+def fates_of(tables: FrameSlices) -> dict[tuple[str, str | None], str]:
+    """Return what the audit finds of each message in each group."""
+    progress = tables.progress
+    names = {number: name for name, number in progress.group_numbers.items()}
+    logs = {number: f"{log.topic}:{log.partition}" for number, log in progress.logs.items()}
+    return {
+        (f"{logs[row.log]}:{offset}", names.get(row.group)): row.name
+        for row in tables.findings(shown=None)
+        if row.what == "fate"
+        for offset in row.offsets
+    }
+
+
 def test_the_fate_of_every_message_is_what_really_became_of_it(made: Made) -> None:
-    found = {(row.message_id, row.group): row.fate for row in fates_of(FrameSlices(*made.frames()))}
+    found = fates_of(FrameSlices(*made.frames()))
     wanted = {named: fate for h in made.histories for named, fate in h.fates().items()}
     assert {n: (found.get(n), wanted[n]) for n in wanted if found.get(n) != wanted[n]} == {}
     assert len(set(wanted.values())) == 10, "a kind of fate is not in any history"

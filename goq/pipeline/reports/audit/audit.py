@@ -140,18 +140,6 @@ def _between(log: LogProgress, known: Sequence[tuple[int, int]]) -> Iterator[tup
         yield at, log.end_offset
 
 
-def fates_of(tables: TableSlices) -> Iterator[MessageFate]:
-    """Yield what became of each message in each group: of few messages."""
-    progress = tables.progress
-    names = {number: name for name, number in progress.group_numbers.items()}
-    for row in tables.findings(shown=None):
-        if row.what == "fate":
-            log = progress.logs[row.log]
-            for offset in row.offsets:
-                message_id = f"{log.topic}:{log.partition}:{offset}"
-                yield MessageFate(message_id, names.get(row.group), row.name)
-
-
 def audit(
     tables: TableSlices,
     changed_files: Sequence[tuple[str, str]] = (),
