@@ -83,8 +83,8 @@ class Route(msgspec.Struct, frozen=True):
     is_brief: bool = False
     """Whether the answer waits for nothing but the disk, so that a single node needs no task."""
     at_once: Callable[..., Coroutine[Any, Any, Response] | None] | None = None
-    """Begins an answer that waits for nothing but the disk; None if ``handler`` must wait. Whoever
-    gets one must run it. Only a single node calls it."""
+    """Begins an answer that waits for nothing but the disk; None if ``handler`` must wait. The
+    caller must run what it gets. Only a single node calls it."""
     answer_type: str = JSON
     ignores_query: bool = False
     """Whether unknown query parameters are accepted: monitoring systems may add some."""

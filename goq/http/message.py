@@ -263,8 +263,8 @@ class BriefAnswer:
 class DeferredAnswer(Awaitable[Response]):
     """An answer that its handler gives later, by a call: cheaper than any coroutine.
 
-    Who makes one calls :meth:`complete` once, with the answer or the error. Whoever passes it on
-    may set ``finish``, which makes the response of that. It may be awaited, or asked by
+    Its handler calls :meth:`complete` once, with the answer or the error. A caller that passes it
+    on may set ``finish``, which makes the response of that. It may be awaited, or asked by
     :meth:`then`, once.
     """
 

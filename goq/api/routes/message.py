@@ -73,7 +73,7 @@ class SingleMessageRoutes:
                 "Cancel a message: no group gets it that has not got it yet",
                 answer=StatusOut,
                 routing=ToPartitionLeader(partition_of_message, needs_session=True),
-                parameters=(Parameter("reason", "why, for whoever looks later"),),
+                parameters=(Parameter("reason", "why, for those who look later"),),
                 errors=("message_not_found", "message_compacted", "conflict", "too_many_requests"),
                 needs=MANAGE_MESSAGE,
             ),
@@ -87,7 +87,7 @@ class SingleMessageRoutes:
         """Change the lane or the delivery time of a message, not both at once."""
         asked = json_body(request, MessageChange)
         topic, partition, offset = self._find_changeable(text)
-        await self._check_kept(topic, partition, offset)
+        await self._check_kept(partition, offset)
         marking = MessageChanges(partition, offset, topic.groups)
         if (asked.priority is None) == (asked.deliver_at is None):
             raise InvalidInput("give one of priority and deliver_at", field="priority")
@@ -106,7 +106,7 @@ class SingleMessageRoutes:
                 f"a reason has at most {limits.REASON_CHARS_MAX} characters", field="reason"
             )
         topic, partition, offset = self._find_changeable(text)
-        await self._check_kept(topic, partition, offset)
+        await self._check_kept(partition, offset)
         await MessageChanges(partition, offset, topic.groups).cancel(reason)
         return await self._status(topic, partition, offset)
 
@@ -132,7 +132,7 @@ class SingleMessageRoutes:
             )
         return -(-at_us // 1000)
 
-    async def _check_kept(self, topic: Topic, partition: Partition, offset: int) -> None:
+    async def _check_kept(self, partition: Partition, offset: int) -> None:
         """Raise ``MessageNotFound`` or ``MessageCompacted`` before anything is changed."""
         partition.check_exists(offset)
         reading = await read_log(partition, offset, offset + 1)

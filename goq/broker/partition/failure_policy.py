@@ -33,12 +33,12 @@ def failure_context(
     if identity.topic.endswith(DEAD_LETTERS_SUFFIX):
         policy = policy._replace(attempts_max=None, dead_letters=False)
     chosen, new_id = settings.dead_letter_topic, context.new_id()
-    grave = (
+    target = (
         DeadLetterTarget(identity.topic + DEAD_LETTERS_SUFFIX, identity.number, new_id)
         if chosen is None or chosen == identity.topic
         else DeadLetterTarget(chosen, 0, new_id)
     )
-    return FailureContext(now_ms, policy, grave, context.random())
+    return FailureContext(now_ms, policy, target, context.random())
 
 
 def dead_letter_settings(settings: TopicSettings) -> TopicSettings:
