@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,15 +66,6 @@ def publish(cluster: RunningCluster, through: str) -> int:
     return 6 if answer.status == 200 else 0
 
 
-def until(condition: Callable[[], bool], seconds: float) -> float:
-    """Return how long it took until a condition held."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, "it does not come to hold"
-        time.sleep(0.05)
-    return time.monotonic() - began
-
-
 def up(cluster: RunningCluster, by: str) -> set[str]:
     return {name for name, status in cluster.statuses(by).items() if status == "up"}
 
@@ -87,10 +78,12 @@ def test_a_cut_off_controller_is_the_one_that_is_fenced() -> None:
         assert deaf is not None
         others = [name for name in NAMES if name != deaf]
         with http_cut(cluster, deaf):
-            until(lambda: up(cluster, others[0]) == set(others), CUT_S)
+            eventually(lambda: up(cluster, others[0]) == set(others), seconds=CUT_S, pause_s=0.05)
             assert controller(cluster) in others
             for name in others:
-                until(lambda name=name: publish(cluster, name) == 6, CUT_S)
+                eventually(
+                    lambda name=name: publish(cluster, name) == 6, seconds=CUT_S, pause_s=0.05
+                )
         eventually(lambda: up(cluster, others[0]) == set(NAMES))
 
 
@@ -109,6 +102,5 @@ def test_a_controller_whose_event_loop_stands_hands_over() -> None:
 
         assert leader() == standing
         loop.call_soon_threadsafe(time.sleep, 6.0)
-        took_s = until(lambda: leader() not in (None, standing), 5.5)
-        assert took_s < 5.5
+        eventually(lambda: leader() not in (None, standing), "before it goes on", seconds=5.5)
         eventually(lambda: up(cluster, standing) == set(NAMES))
