@@ -284,34 +284,38 @@ class ReceiveWorkers:
                         self._workers.append(Worker(self._watch, http, stream.topic))
                     await self._pass_on(stream)
                     await self.channel.put(True, until_done=True)  # the limit is reached
-                except (GoqError, SilentStream) as caught:
+                except SilentStream as silent:
                     if self.channel.closed:
                         return
-                    error = caught.error if isinstance(caught, SilentStream) else caught
-                    if isinstance(caught, SilentStream):
-                        if is_first and await self._is_held_back(http, caught.server):
-                            await self._poll_instead(http, stream)
-                            return
-                    elif is_first and opened_s == inf:
-                        if self._is_gone(error, stream.topic):
+                    if is_first and await self._is_held_back(http, silent.server):
+                        await self._poll_instead(http, stream)
+                        return
+                    error: GoqError = silent.error
+                except GoqError as caught:
+                    if self.channel.closed:
+                        return
+                    if is_first and opened_s == inf:
+                        if self._is_gone(caught, stream.topic):
                             stream.is_wanted = False
                             return
                         await self._await_topic(http, caught, began_s)
                         continue
-                    elif self._may_come_back(error, stream.topic):
+                    if self._may_come_back(caught, stream.topic):
                         await self._withdraw(stream)
                         stream.is_wanted = False  # the watch opens others if the topic is there
                         return
-                    if time.monotonic() - opened_s > _SOUND_STREAM_S:
-                        attempts = http.attempts()
-                    pause_s = attempts.pause_s(
-                        RequestFailure(error, maybe_done=True), repeatable=True
-                    )
-                    if stream.is_wanted:
-                        await self._withdraw(stream)
-                    if pause_s is None and stream.is_wanted:
-                        raise error from None
-                    await sleep(pause_s or 0)
+                    error = caught
+                else:
+                    continue
+                if time.monotonic() - opened_s > _SOUND_STREAM_S:
+                    attempts = http.attempts()
+                failure = RequestFailure(error, maybe_done=True)
+                pause_s = attempts.pause_s(failure, repeatable=True)
+                if stream.is_wanted:
+                    await self._withdraw(stream)
+                    if pause_s is None:
+                        raise error
+                await sleep(pause_s or 0)
         except Exception as error:
             self.channel.fail(error)
         finally:
