@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
                     break
                 self._refuse(reader.error)
             else:
-                if self._is_stalled():
+                if reader.unread or self._held is not None:
                     # One read may hold thousands of requests: yield to other connections.
                     self._loop.call_soon(self._resume_reading)
                 elif reader.wants_continue:

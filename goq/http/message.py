@@ -260,7 +260,7 @@ class BriefAnswer:
         self._on_step(started_s)
 
 
-class DeferredAnswer(Awaitable[Response]):
+class DeferredAnswer:
     """An answer that its handler gives later, by a call: cheaper than any coroutine.
 
     Its handler calls :meth:`complete` once, with the answer or the error. A caller that passes it
