@@ -5,7 +5,8 @@ answer by an acknowledged change:
 
 - A change is acknowledged when every node that is up has reconciled it (:meth:`spread`). A node
   that does not answer for ``limits.METADATA_SPREAD_TIMEOUT_MS`` is not waited for. If it was
-  stopped or cut off meanwhile, it has lost its session, and leads nothing.
+  stopped or cut off meanwhile, it has lost its session, and leads nothing. One that answers that it
+  is not there yet, as it deletes much, is waited for up to ``limits.METADATA_SPREAD_MS_MAX``.
 - A node that starts, or may have been fenced, is not waited for before the cluster knows that it is
   up. Until it has reconciled that, and is in session, it catches up before it shows or changes
   metadata (:attr:`must_catch_up`).
@@ -177,25 +178,29 @@ class MetadataFreshness:
 
     async def _wait_here(self, version: int) -> None:
         try:
-            async with asyncio.timeout(limits.METADATA_SPREAD_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(limits.METADATA_SPREAD_MS_MAX / 1000):
                 await self._wait_reconciled(version)
         except TimeoutError:
             pass
 
     async def _wait_at(self, node: str, version: int) -> None:
-        """Wait until another node has reconciled a version, or is not up any more."""
+        """Wait until another node has reconciled a version, is silent, or is not up any more."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.METADATA_SPREAD_TIMEOUT_MS / 1000
-        while (left_s := until - loop.time()) > 0:
+        silence_s = limits.METADATA_SPREAD_TIMEOUT_MS / 1000
+        end = loop.time() + limits.METADATA_SPREAD_MS_MAX / 1000
+        until = loop.time() + silence_s
+        while (left_s := min(until, end) - loop.time()) > 0:
             known = self._state().nodes.get(node)
             if known is None or not known.is_up:
                 return
-            body = msgspec.msgpack.encode(_ReconciledRequest(version, int(left_s * 1000)))
+            wait_ms = int(left_s * 500)  # it answers before it counts as silent
+            body = msgspec.msgpack.encode(_ReconciledRequest(version, wait_ms))
             try:
                 async with asyncio.timeout(left_s):
-                    answer = await self._call(node, RECONCILED, body, int(left_s * 1000))
+                    answer = await self._call(node, RECONCILED, body, wait_ms)
                 if msgspec.msgpack.decode(answer, type=int) >= version:
                     return
+                until = loop.time() + silence_s
             except RouteNotFound:
                 return  # a version of goq without this call
             except (GoqError, msgspec.MsgspecError, TimeoutError):

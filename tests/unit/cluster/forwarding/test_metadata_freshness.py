@@ -13,7 +13,7 @@ import pytest
 from goq import limits
 from goq.cluster.forwarding.metadata_freshness import MetadataFreshness, SharedBarrier
 from goq.errors import RouteNotFound, ShuttingDown, TimedOut, Unavailable
-from tests.support.cluster.replication.loop import run_simulated
+from tests.support.cluster.replication.loop import SimLoop, run_simulated
 
 
 class _Raft:
@@ -172,6 +172,28 @@ def test_a_change_waits_no_longer_for_a_node_that_is_fenced_or_silent(
         assert 0.2 < asyncio.get_running_loop().time() - began < 5
 
     _run(test)
+
+
+@pytest.mark.parametrize(("follows_after_s", "waits_s"), [(6.0, 6.0), (60.0, 10.0)])
+def test_a_change_waits_for_a_node_that_answers_and_is_slow_to_follow_but_not_for_ever(
+    follows_after_s: float, waits_s: float
+) -> None:
+    loop = SimLoop()
+
+    async def call(_node: str, _path: str, _body: bytes, wait_ms: int) -> bytes:
+        await asyncio.sleep(wait_ms / 1000)
+        return msgspec.msgpack.encode(5 if loop.time() >= follows_after_s else 4)
+
+    async def test() -> None:
+        state = _state(version=5, n1=True, n2=True)
+        freshness = _freshness("n1", lambda: state, _Raft().barrier, call)
+        freshness.on_reconciled(_state(5))
+        began_s = loop.time()
+        await freshness.spread()
+        assert loop.time() - began_s == pytest.approx(waits_s, abs=1.5)
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(test())
 
 
 def test_a_node_answers_how_far_it_is_when_the_time_is_over() -> None:
