@@ -233,7 +233,7 @@ class Fetcher:
             self._session = secrets.randbits(53) | 1
             self._to_ask = set(self._followers)
             self._forgotten.clear()
-        positions = [self._followers[key].position for key in self._to_ask]
+        positions = [self._followers[key].position for key in sorted(self._to_ask)]
         forgotten = list(self._forgotten)
         self._to_ask.clear()
         self._forgotten.clear()

@@ -211,6 +211,19 @@ def test_partitions_that_are_added_together_begin_one_session() -> None:
     run(steps)
 
 
+def test_partitions_are_asked_for_in_an_order_that_no_hash_decides() -> None:
+    numbers = Random(1).sample(range(50), 50)
+
+    async def steps(case: Case) -> None:
+        for number in numbers:
+            case.follower(number)
+        await asyncio.sleep(0.05)
+        (_, request), *_ = case.asked
+        assert [position.key.number for position in request.positions] == sorted(numbers)
+
+    run(steps)
+
+
 def test_a_follower_asks_on_at_once_as_long_as_it_gets_something() -> None:
     async def steps(case: Case) -> None:
         frames = [frame(offset) for offset in range(0, 10, 2)]
