@@ -18,6 +18,8 @@ from tests.support.broker.partition_internals import state_of
 
 _PAUSE_S = 0.7
 _MESSAGES_MAX = 5
+_CALM_MESSAGES_MAX = 100
+"""At the end, when all must be redriven in time, however long the life was."""
 _FROM = "goq-redriven-from"
 
 
@@ -49,7 +51,8 @@ class DeadLetters:
 
     async def _redrive(self, process: Process) -> RemovalResult:
         broker = process.broker
-        request = RemovalRequest(DeadLetterQuery(), (-1, -1), _MESSAGES_MAX, force=True)
+        messages_max = _CALM_MESSAGES_MAX if self._clients.is_calm else _MESSAGES_MAX
+        request = RemovalRequest(DeadLetterQuery(), (-1, -1), messages_max, force=True)
         dead, target = broker.topic(DEAD_LETTERS), broker.topic(TOPIC)
         result = await redrive(dead, target, process.machine.clock.wall_ms(), request)
         if result.removed:
