@@ -54,7 +54,7 @@ def main() -> int:
                 bad.append(seed)
                 for what in outcome.broken[:3]:
                     print(f"seed {seed}: {what}")
-                print(f"  replay it: python -m tests.sim --seeds {seed}", flush=True)
+                print(f"  replay it: python -m tests.sim --seeds {seed}{_flags()}", flush=True)
             if time.monotonic() - told_s > _EVERY_S:
                 told_s = time.monotonic()
                 took_s = told_s - began_s
@@ -65,6 +65,15 @@ def main() -> int:
         print(f"{count:9} {what}")
     print(f"{len(bad)} of {total['seeds']} seeds are bad", *bad)
     return 1 if bad else 0
+
+
+def _flags() -> str:
+    """Return the arguments of this run besides its seeds: without them a seed is another life."""
+    words = sys.argv[1:]
+    if "--seeds" in words:
+        at = words.index("--seeds")
+        del words[at : at + 2]
+    return "".join(f" {word}" for word in words if not word.startswith("--seeds="))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,9 @@ import pytest
 from goq import limits
 from goq.broker import broker
 from goq.cluster import bootstrap as membership
+from tests.sim.__main__ import main
 from tests.sim.mutations import MUTATIONS, slow_threads
-from tests.sim.run import run
+from tests.sim.run import Outcome, run
 from tests.support.effort import first_of
 from tests.support.paths import REPOSITORY
 
@@ -93,6 +94,19 @@ def test_a_seed_gives_the_same_history_in_another_process(hash_seed: str) -> Non
     command = [sys.executable, "-c", code]
     output = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
     assert output.stdout.decode().strip() == run(302).history
+
+
+def test_a_failing_life_names_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_badly(seed: int, **_options: object) -> Outcome:
+        return Outcome(seed, ["a promise"], "", Counter(), 1.0)
+
+    monkeypatch.setattr("tests.sim.run.run", run_badly)
+    monkeypatch.setattr(sys, "argv", ["tests.sim", "--seeds", "7-7", "--each-fault", "--long"])
+    assert main() == 1
+    replay = "replay it: python -m tests.sim --seeds 7 --each-fault --long\n"
+    assert replay in capsys.readouterr().out
 
 
 def test_the_product_lives_on_the_machine_again_after_a_life() -> None:
