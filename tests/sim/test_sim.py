@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pysyncobj.syncobj
 import pytest
@@ -17,6 +19,7 @@ from goq import limits
 from goq.broker import broker
 from goq.cluster import bootstrap as membership
 from tests.sim.__main__ import main
+from tests.sim.faults.operators import Operators
 from tests.sim.mutations import MUTATIONS, slow_threads
 from tests.sim.run import Outcome, run
 from tests.support.effort import first_of
@@ -107,6 +110,27 @@ def test_a_failing_life_names_the_command_that_repeats_it(
     assert main() == 1
     replay = "replay it: python -m tests.sim --seeds 7 --each-fault --long\n"
     assert replay in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "skewed", "lost", "can_lose"),
+    [
+        ("abc", None, "c", True),
+        ("abc", "a", "c", True),  # nothing moves: two nodes stay
+        ("abcd", None, "c", True),
+        ("abcd", "a", "c", False),  # what c had waits for the clock of a
+        ("abcd", "a", "a", True),
+        ("abcde", "a", "c", True),
+    ],
+)
+def test_no_disk_is_lost_of_which_only_a_node_with_a_wrong_clock_could_take_the_replicas(
+    monkeypatch: pytest.MonkeyPatch, names: str, skewed: str | None, lost: str, can_lose: bool
+) -> None:
+    cluster: Any = SimpleNamespace(names=list(names), skewed=skewed)
+    nothing: Any = None
+    operators = Operators(cluster, nothing, nothing)
+    monkeypatch.setattr(operators, "_have_others_all", lambda _name: True)
+    assert operators.can_lose(lost) == can_lose
 
 
 def test_the_product_lives_on_the_machine_again_after_a_life() -> None:

@@ -52,7 +52,7 @@ class Operators:
     async def _leave(self) -> None:
         async with self._members:
             name = self._targets.one()
-            if len({*self._cluster.names} - {name, self._cluster.skewed}) >= NODES_MIN:
+            if len(self._receivers_without(name)) >= NODES_MIN:
                 await self._let_go(name)
                 await self._cluster.retire(name)
                 self._cluster.world.counts["nodes left"] += 1
@@ -64,7 +64,7 @@ class Operators:
         """
         async with self._members:
             name = self.only_lost or self._targets.one()
-            if name not in self._cluster.names or not self._have_others_all(name):
+            if name not in self._cluster.names or not self.can_lose(name):
                 self._cluster.world.counts["disks kept"] += 1
                 return
             self._cluster.world.counts["disks lost"] += 1
@@ -75,6 +75,20 @@ class Operators:
             self._cluster.lost.discard(name)
             self._cluster.start(name)
             await self._until(lambda state: name in state.nodes, f"{name} is back")
+
+    def _receivers_without(self, name: str) -> set[str]:
+        """Return the nodes that replicas of one may move to: none has a wrong clock."""
+        return {*self._cluster.names} - {name, self._cluster.skewed or name}
+
+    def can_lose(self, name: str) -> bool:
+        """Whether a node can lose its disk, and leave without waiting for one with a wrong clock.
+
+        Such a node takes no replicas, but counts as one that could. With fewer nodes than replicas
+        nothing moves.
+        """
+        staying = len({*self._cluster.names} - {name})
+        can_leave = staying < NODES_MIN or len(self._receivers_without(name)) >= NODES_MIN
+        return can_leave and self._have_others_all(name)
 
     def _have_others_all(self, name: str) -> bool:
         """Whether all partitions have two more replicas in sync, and no other node is missing.
