@@ -4,7 +4,9 @@ A fetch response carries the leader's wall time when it was sent. This node's wa
 arrives, minus that, is how far this clock is ahead, plus the time on the way. So the difference is
 never taken too small. Times that are moved by it may come too late by the time on the way, and
 never too early. Clocks may be set, and a node may start again with another one. So the response
-that brought a partition's latest events counts for the deadlines in them, else the latest one.
+that brought a partition's latest events counts for the deadlines in them, else the latest one. This
+node's clock may be set after that response, too. So what is kept is how far the uptime is ahead,
+which nobody sets.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class LeaderClocks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ahead_ms: dict[str, int] = {}
+        self._uptime_ahead_us: dict[str, int] = {}
         self._at_events: dict[PartitionKey, tuple[str, int]] = {}
 
     def note(self, node: str, clock_ms: int, with_events: Iterable[PartitionKey] = ()) -> None:
@@ -30,9 +32,9 @@ class LeaderClocks:
         """
         if not clock_ms:
             return
-        ahead_ms = self._ahead_ms[node] = self._clock.wall_ms() - clock_ms
+        ahead_us = self._uptime_ahead_us[node] = self._clock.uptime_us() - clock_ms * 1000
         for key in with_events:
-            self._at_events[key] = (node, ahead_ms)
+            self._at_events[key] = (node, ahead_us)
 
     def ahead_of(self, node: str, key: PartitionKey) -> int | None:
         """Return how far this node's clock is ahead of the one that a partition's times are by.
@@ -40,10 +42,13 @@ class LeaderClocks:
         ``node`` is the leader that recorded them, "" for one that did not record itself. None if
         its clock is not known.
         """
+        ahead_us = self._uptime_ahead_us.get(node)
         at_events = self._at_events.get(key)
         if at_events is not None and at_events[0] == node:
-            return at_events[1]
-        return self._ahead_ms.get(node)
+            ahead_us = at_events[1]
+        if ahead_us is None:
+            return None
+        return (ahead_us + self._clock.wall_us() - self._clock.uptime_us()) // 1000
 
     def forget(self, key: PartitionKey) -> None:
         """Forget a partition that this node has no replica of any more."""

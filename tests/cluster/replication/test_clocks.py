@@ -125,6 +125,27 @@ def test_a_lease_lasts_as_long_under_a_leader_with_another_clock(
     world.run(live())
 
 
+@pytest.mark.parametrize("step_ms", [-HOUR_MS, -3_000, 3_000, HOUR_MS])
+def test_a_lease_lasts_as_long_though_the_clock_of_the_next_leader_is_set_before_it_leads(
+    step_ms: int,
+) -> None:
+    world = ClockWorld(7)
+
+    async def live() -> None:
+        first = await world.form()
+        await world.publish()
+        assert await world.receive("c1")
+        began = world.loop.time()
+        await asyncio.sleep(1)
+        for name in NAMES:
+            if name != first.name:
+                world.nodes[name].clock.jump_ms(step_ms)
+        await world.move("crash")
+        assert await world.received_at("c2") - began == pytest.approx(LEASE_MS / 1000, abs=0.5)
+
+    world.run(live())
+
+
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
 def test_the_holder_of_a_lease_can_settle_it_under_a_leader_with_another_clock(
     ahead_ms: int,

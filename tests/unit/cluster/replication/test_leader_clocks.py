@@ -44,6 +44,16 @@ def test_events_are_by_the_clock_that_their_leader_had_before_it_started_again()
     assert clocks.ahead_of("n2", KEY) is None
 
 
+def test_a_clock_that_is_set_after_the_response_is_ahead_by_as_much_more() -> None:
+    clock = ManualClock()
+    clocks = LeaderClocks(clock)
+    clocks.note("n1", clock.wall_ms() - 40, [KEY])
+    for step_ms, ahead_ms in ((3_000, 3_040), (-7_200_000, -7_196_960)):
+        clock.jump_ms(step_ms)
+        clock.advance_ms(500)
+        assert clocks.ahead_of("n1", KEY) == clocks.ahead_of("n1", OTHER) == ahead_ms
+
+
 def test_a_partition_that_was_dropped_is_forgotten() -> None:
     clock = ManualClock()
     clocks = LeaderClocks(clock)
