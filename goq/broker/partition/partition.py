@@ -475,6 +475,8 @@ class Partition:
     def configure(self, settings: TopicSettings) -> None:
         """Apply changed settings to all later writes."""
         self.ready_manager.configure(settings)
+        if self.ready_manager.is_rebuilding:
+            self._callbacks.on_ready(None)  # what is ready is not known until it ends
         configure_logs(PartitionLogs(self._messages, self._events), settings)
         self.appender.admission.configure(settings)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ class PartitionTable:
         """Grows when partitions come or go."""
         self.topic = topic
         """The name of the topic."""
+        self._changed_at: dict[int, int] = {}  # the latest change of each partition, in order
         self._here: dict[int, Partition] = {}
         self._closed: GoqError | None = None
 
@@ -42,6 +43,19 @@ class PartitionTable:
             return self._here[number]
         except KeyError:
             raise self.not_here(number) from None
+
+    def changed_since(self, change_count: int) -> Iterator[int]:
+        """Yield the partitions that came or went after a value of ``change_count``."""
+        for number, changed_at in reversed(self._changed_at.items()):
+            if changed_at <= change_count:
+                break
+            yield number
+
+    def _note_change(self, numbers: Iterable[int]) -> None:
+        self.change_count += 1
+        for number in numbers:
+            self._changed_at.pop(number, None)
+            self._changed_at[number] = self.change_count
 
     def numbers(self) -> Collection[int]:
         """Return the numbers of the partitions open on this node."""
@@ -74,7 +88,7 @@ class PartitionTable:
 
     def put(self, *partitions: Partition) -> None:
         """Add partitions all at once, or replace those with their numbers."""
-        self.change_count += 1
+        self._note_change(partition.identity.number for partition in partitions)
         known = len(self._here)
         for partition in partitions:
             number = partition.identity.number
@@ -86,20 +100,20 @@ class PartitionTable:
 
     def put_offline(self, number: int, error: GoqError) -> None:
         """Add a partition that could not be opened."""
-        self.change_count += 1
+        self._note_change([number])
         self.count = max(self.count, number + 1)
         self.offline[number] = error
 
     def take(self, number: int) -> Partition:
         """Remove and return a partition; raise as ``[number]`` does."""
         partition = self[number]
-        self.change_count += 1
+        self._note_change([number])
         del self._here[number]
         return partition
 
     def close(self, reason: GoqError) -> None:
         """Forget the partitions, which are closed; who asks for one gets ``reason``."""
-        self.change_count += 1
+        self._note_change(self._here)
         self._here = {}
         self._closed = reason
 

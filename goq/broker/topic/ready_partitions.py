@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 
 from goq.broker.partition.partition import Partition
 from goq.broker.topic.partition_table import PartitionTable
@@ -19,28 +20,32 @@ _UNKNOWN_LANE = -1  # before all lanes: what a partition has is known once its q
 
 
 class _Known:
-    """The partitions known to a group: lanes of those with messages, and those to look at."""
+    """The partitions known to a group: lanes of those with messages, and those to look at.
 
-    __slots__ = ("changed", "lanes", "new", "seen")
+    ``seen`` and ``table_seen`` are how many changes of partitions, and of their table, it has seen.
+    """
 
-    def __init__(self, new: list[int], seen: int) -> None:
+    __slots__ = ("changed", "lanes", "new", "seen", "table_seen")
+
+    def __init__(self, seen: int) -> None:
         self.lanes: dict[int, int] = {}
-        self.new = new
+        self.new: dict[int, None] = {}
         self.changed: set[int] = set()
         self.seen = seen
+        self.table_seen = 0
 
 
 class ReadyPartitions:
     """The ready partitions of each group of a topic.
 
     :meth:`note_change` must be called whenever messages of a partition may become ready, before
-    the event loop runs anything else. Partitions that come or go are noticed in the table.
+    the event loop runs anything else. Partitions that come or go are noticed in the table, and
+    only they are looked at for it.
     """
 
     def __init__(self, partitions: PartitionTable) -> None:
         self._partitions = partitions
         self._known: dict[str, _Known] = {}
-        self._table_changes = -1
         self._change_count = 0
         self._changed_at: dict[int, int] = {}  # the latest change of each partition, in order
 
@@ -86,18 +91,16 @@ class ReadyPartitions:
         It sees some partitions at a time for the first time. However many change meanwhile, that
         ends.
         """
-        if self._table_changes != self._partitions.change_count:
-            self._table_changes = self._partitions.change_count
-            self._known.clear()
-            self._changed_at.clear()
         known = self._known.get(group)
         if known is None:
-            everything = list(self._partitions.numbers())
-            known = self._known[group] = _Known(everything, self._change_count)
+            known = self._known[group] = _Known(self._change_count)
+        if known.table_seen != self._partitions.change_count:
+            known.new |= dict.fromkeys(self._partitions.changed_since(known.table_seen))
+            known.table_seen = self._partitions.change_count
         if known.new:
-            for number in known.new[:_FIRST_LOOKS_MAX]:
+            for number in list(islice(known.new, _FIRST_LOOKS_MAX)):
+                del known.new[number]
                 self._look_at(number, group, known)
-            del known.new[:_FIRST_LOOKS_MAX]
             if known.new:
                 return False
         for number, changed_at in reversed(self._changed_at.items()):
@@ -118,8 +121,8 @@ class ReadyPartitions:
             known.lanes[number] = lane
 
     def _next_lane(self, group: str, number: int) -> int | None:
-        partition = self._partitions[number]
-        if not partition.is_online:
+        partition = self._partitions.get(number)
+        if partition is None or not partition.is_online:
             return None  # it comes back as another one
         if not partition.ready_manager.is_ready_for(group):
             return _UNKNOWN_LANE

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from goq.broker.topic import ready_partitions
+from goq.broker.topic.partition_table import PartitionTable
 from goq.broker.topic.ready_partitions import ReadyPartitions
+from goq.errors import ShuttingDown
 
 
 class Part:
     """A partition that counts the looks at it."""
 
-    def __init__(self, lane: int | None = None) -> None:
+    def __init__(self, lane: int | None = None, number: int = 0) -> None:
+        self.identity = SimpleNamespace(number=number)
         self.lane = lane
         self.looks = 0
         self.is_online = self.is_built = True
@@ -26,25 +29,20 @@ class Part:
         return self.lane
 
 
-class Table(dict[int, Part]):
-    change_count = 0
-    numbers = dict.keys
-
-
 def ready_of(*lanes: int | None) -> tuple[ReadyPartitions, Any]:
-    table: Any = Table(enumerate(map(Part, lanes)))
+    table: Any = PartitionTable("t")
+    table.put(*(Part(lane, number) for number, lane in enumerate(lanes)))
     return ReadyPartitions(table), table
 
 
 def order(ready: ReadyPartitions, table: Any, first: int, *, by_lane: bool = True) -> list[int]:
-    numbers = {id(part): number for number, part in table.items()}
     assert ready.look("g")
-    return [numbers[id(part)] for part in ready.in_order("g", first, by_lane=by_lane)]
+    return [part.identity.number for part in ready.in_order("g", first, by_lane=by_lane)]
 
 
 def looks(table: Any) -> list[int]:
-    found = [part.looks for part in table.values()]
-    for part in table.values():
+    found = [part.looks for part in table]
+    for part in table:
         part.looks = 0
     return found
 
@@ -109,19 +107,34 @@ def test_each_group_hears_of_a_change_that_is_noted_once() -> None:
     assert [ready.lanes(group) for group in ("g", "h")] == [{0: 2}, {0: 3}]
 
 
-def test_all_partitions_are_looked_at_again_when_one_comes_or_goes_or_a_group_starts_over() -> None:
+def test_a_partition_that_comes_or_goes_is_looked_at_and_all_for_a_group_that_starts_over() -> None:
     ready, table = ready_of(None, 1)
     assert order(ready, table, 0) == [1]
-    table[0] = Part(1)
-    assert order(ready, table, 0) == [1]
-    table.change_count += 1
+    table.put(Part(1, 0))
     assert order(ready, table, 0) == [0, 1]
-    del table[1]
-    table.change_count += 1
-    assert order(ready, table, 0) == [0]
+    table.put(Part(1, 2))
+    assert order(ready, table, 0) == [0, 1, 2]
+    assert looks(table) == [1, 1, 1]
+    table.take(1)
+    ready.note_change(1, None)
+    assert order(ready, table, 0) == [0, 2]
     table[0].lane = None
     ready.forget("g")
+    assert order(ready, table, 0) == [2]
+    table.close(ShuttingDown("it stops"))
     assert order(ready, table, 0) == []
+
+
+def test_a_first_look_ends_while_partitions_open_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ready_partitions, "_FIRST_LOOKS_MAX", 2)
+    ready, table = ready_of(1, 1, 1, 1)
+    for number, is_last in ((4, False), (5, False), (6, True), (7, True), (8, True)):
+        assert ready.look("g") is is_last
+        table.put(Part(1, number))
+    assert set(ready.lanes("g")) == set(range(9))
+    assert looks(table) == [1] * 9
 
 
 def test_an_offline_partition_is_left_out_and_one_whose_queues_are_built_comes_first() -> None:
