@@ -283,7 +283,7 @@ def find_expired(
     """Return the archived segments of a partition that are beyond the total retention.
 
     They go oldest first, like live segments. Events go once they are older than all messages that
-    stay.
+    stay; a segment of unknown age goes with the next one.
     """
     horizon_us = 0
     if settings.total_age_ms is not None:
@@ -301,15 +301,24 @@ def find_expired(
         kept_bytes -= sum(each.size_bytes for each in messages[count : number + 1])
         count = number + 1
     if count < len(messages):
-        horizon_us = min(row.first_time_us for row in messages[count:])
+        firsts_us = [row.first_time_us for row in messages[count:]]
+        known_us = [first_us for first_us in firsts_us if first_us <= now_us]
+        if len(known_us) < len(firsts_us):  # of a clock that was ahead: perhaps as old as may be
+            known_us.append(horizon_us)
+        horizon_us = min(known_us)
     elif messages:
         horizon_us = max(horizon_us, messages[-1].last_time_us)
     expired = list(messages[:count])
+    undecided: list[ArchiveRow] = []
     for number, row in enumerate(events):
+        undecided.append(row)
         last_us = _last_time_us(events, number, now_us)
-        if last_us is None or last_us >= horizon_us:
+        if last_us is None:
+            continue
+        if last_us >= horizon_us:
             break
-        expired.append(row)
+        expired += undecided
+        undecided.clear()
     return expired
 
 
@@ -317,14 +326,14 @@ def _last_time_us(rows: Sequence[ArchiveRow], number: int, now_us: int) -> int |
     """Return a time by which all of a segment was appended, None if it is not known.
 
     ``last_time_us`` is a running maximum. One later than now is of a clock that was ahead. Then a
-    segment is as old as the first frame of the next one.
+    segment is as old as the first frame of the next one, or as its file.
     """
     row = rows[number]
     if row.last_time_us <= now_us:
         return row.last_time_us
     firsts = [each.first_time_us for each in rows[number : number + 2]]
     if len(firsts) < 2 or firsts[1] > now_us:
-        return None
+        return row.archived_at_us if row.archived_at_us <= now_us else None
     return max(first for first in firsts if first <= now_us)
 
 

@@ -28,8 +28,16 @@ ONE, TWO, OTHER = PartitionId("t", 0), PartitionId("t", 1), PartitionId("u", 0)
 SETTINGS = TopicSettings()
 
 
-def row(base: int, *, log: str = "messages", first_us: int = 1, last_us: int = 1) -> ArchiveRow:
-    return ArchiveRow("t", 0, log, base, base + 10, 100, 50, first_us, last_us, 9, 4)
+def row(
+    base: int,
+    *,
+    log: str = "messages",
+    first_us: int = 1,
+    last_us: int = 1,
+    archived_us: int = 2**62,
+) -> ArchiveRow:
+    times_us = first_us, last_us, archived_us
+    return ArchiveRow("t", 0, log, base, base + 10, 100, 50, *times_us, 4)
 
 
 class Node:
@@ -370,10 +378,25 @@ def test_what_was_archived_while_a_clock_was_ahead_goes_when_the_next_is_old() -
         row(40, first_us=80_000, last_us=ahead_us),
     ]
     events = [row(n, log="events", last_us=10_000 * n) for n in range(1, 4)]
-    assert find_expired(messages, events, settings, 70_000, 0) == [messages[0], events[0]]
+    assert find_expired(messages, events, settings, 70_000, 0) == [messages[0]]
     assert find_expired(messages, events, settings, 100_000, 0) == [*messages[:2], events[0]]
     assert find_expired(messages, events, settings, 120_000, 0) == [*messages[:3], *events]
     assert find_expired(messages, events, settings, 10**11, 0) == [*messages[:4], *events]
+
+
+def test_what_was_archived_last_while_a_clock_was_ahead_is_as_old_as_its_file() -> None:
+    ahead_us, settings = 10**12, replace(SETTINGS, total_age_ms=60)
+    ahead = {"first_us": ahead_us, "last_us": ahead_us}
+    messages = [row(0, **ahead), row(10, **ahead, archived_us=30_000)]
+    events = [
+        row(0, log="events", **ahead),
+        row(1, log="events", **ahead),
+        row(2, log="events", **ahead, archived_us=30_000),
+    ]
+    assert find_expired(messages, events, settings, 90_000, 0) == []
+    assert find_expired(messages, events, settings, 90_001, 0) == [*messages, *events]
+    about_them = [row(0, log="events", last_us=31_000)]
+    assert find_expired(messages, about_them, settings, 90_000, 0) == []
 
 
 def reader_of(node: Node, *, is_unbroken: bool = False) -> TieredLogReader:
