@@ -78,6 +78,20 @@ def low_bytes_of(total_bytes: int) -> int:
     return min(limits.DISK_LOW_BYTES, total_bytes // _LOW_SHARE_OF_DISK)
 
 
+def _room_of(directory: Path) -> _Room:
+    found = os.statvfs(directory)
+    free_files = found.f_favail if found.f_files else 2**63
+    return _Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, free_files)
+
+
+def has_no_room(directory: Path) -> bool:
+    """Return whether the disk of a folder is full; False where that cannot be measured."""
+    try:
+        return _room_of(directory).is_full
+    except OSError:
+        return False
+
+
 class DiskSpace:
     """The room under ``data_dir``. Thread-safe.
 
@@ -166,9 +180,7 @@ class DiskSpace:
         self.state = state
 
     def _measure(self) -> _Room:
-        found = os.statvfs(self._path.parent)
-        free_files = found.f_favail if found.f_files else 2**63
-        return _Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, free_files)
+        return _room_of(self._path.parent)
 
     @staticmethod
     def _reserve_bytes(total_bytes: int) -> int:

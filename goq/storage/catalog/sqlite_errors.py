@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from goq.errors import StorageFailed
+from goq.storage.disk_space import has_no_room
 
 _REFUSED = (
     sqlite3.SQLITE_IOERR,
@@ -25,9 +26,17 @@ def primary_code(error: Exception) -> int:
 
 
 def refused_access(path: Path, error: Exception) -> StorageFailed | None:
-    """Return the error of a file that the system does not read or write; None for damage."""
+    """Return the error of a file that the system does not read or write; None for damage.
+
+    SQLite calls it an I/O error, too, if the disk has no room for the file beside its database.
+    """
     if primary_code(error) not in _REFUSED:
         return None
+    if has_no_room(path.parent):
+        return StorageFailed(
+            f"{path} cannot be read or written, as its disk is full: {error}; free some space, then"
+            " try again"
+        )
     return StorageFailed(
         f"{path} cannot be read or written: {error}; the file itself may be sound: check the disk,"
         " the rights to the folder and the limit of open files, then try again"

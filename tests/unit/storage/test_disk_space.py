@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
 from goq import limits
+from goq.storage.catalog.sqlite_errors import refused_access
 from goq.storage.disk import RealDisk
 from goq.storage.disk_space import FILE_NAME, DiskSpace, SpaceState
 
@@ -210,3 +212,17 @@ def test_a_reserve_that_cannot_be_made_leaves_nothing_and_counts_as_given_up(
     assert ("cannot be made" in caplog.text) is (number == errno.EMFILE)
     assert space.check() is SpaceState.OK
     assert filesystem.reserve_bytes == limits.DISK_RESERVE_BYTES
+
+
+def test_an_error_of_sqlite_on_a_full_disk_says_that_the_disk_is_full(
+    filesystem: Filesystem, tmp_path: Path
+) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    refused = refused_access(tmp_path / "node.db", error)
+    assert refused is not None
+    assert "check the disk" in refused.detail
+    filesystem.used_bytes = TOTAL_BYTES
+    refused = refused_access(tmp_path / "node.db", error)
+    assert refused is not None
+    assert "its disk is full: disk I/O error; free some space" in refused.detail
