@@ -32,12 +32,13 @@ class LogOffsets(NamedTuple):
 
 
 class LatestRequest:
-    """The time of a follower's latest request, common to all its replicas at rest."""
+    """The time of a follower's latest request, and how many of its replicas rest with it."""
 
-    __slots__ = ("at_ms",)
+    __slots__ = ("at_ms", "resting")
 
     def __init__(self, at_ms: int) -> None:
         self.at_ms = at_ms
+        self.resting = 0
 
 
 class FollowerProgress:
@@ -66,6 +67,11 @@ class FollowerProgress:
         self._resting_with: LatestRequest | None = None
 
     @property
+    def resting_with(self) -> LatestRequest | None:
+        """The latest request that counts for the replica at rest, None if it is not at rest."""
+        return self._resting_with
+
+    @property
     def caught_up_ms(self) -> int | None:
         """When the replica last had everything, None if it never did."""
         return self._caught_up_ms if self._resting_with is None else self._resting_with.at_ms
@@ -92,12 +98,15 @@ class FollowerProgress:
 
     def begin_rest(self, latest: LatestRequest) -> None:
         """Count the replica as caught up at the latest request, until :meth:`end_rest`."""
+        self.end_rest()
         self._resting_with = latest
+        latest.resting += 1
 
     def end_rest(self) -> None:
         """Count later requests no more; the times stay as they are."""
         if self._resting_with is not None:
             self._caught_up_ms = self._last_fetch_ms = self._resting_with.at_ms
+            self._resting_with.resting -= 1
             self._resting_with = None
 
 
@@ -238,6 +247,14 @@ class ReplicaProgress:
         """Until when :meth:`desired_in_sync` is known to return None, unless the set changes."""
         return self._steady_until_ms
 
+    def rests(self) -> list[LatestRequest] | None:
+        """Return the latest requests of all followers, in sync and at rest; None if one is not."""
+        if self._proposed is not None or self._in_sync_ms() == -math.inf:
+            return None
+        found = [follower.resting_with for follower in self._followers.values()]
+        rests = [latest for latest in found if latest is not None]
+        return rests if len(rests) == len(found) else None
+
     def is_steady(self, now_ms: int) -> bool:
         """Whether :meth:`desired_in_sync` is known to return None; quick."""
         return now_ms <= self._steady_until_ms
@@ -329,6 +346,31 @@ class ReplicaProgress:
             return self.ends
         follower = self._followers.get(name)
         return LogOffsets(-1, -1) if follower is None else follower.ends
+
+
+class RestingFollowers:
+    """The followers of the partitions that a node leads, while all are in sync and at rest.
+
+    A rest ends when anything is appended, fetched or decided. So while as many replicas rest with
+    each latest request as at first, all do, as long as the node leads the same partitions. Then
+    the latest requests tell whether a replica lags, without a look at each partition.
+    """
+
+    def __init__(self, partitions: Iterable[ReplicaProgress] = ()) -> None:
+        self._counts: dict[LatestRequest, int] | None = {}
+        for progress in partitions:
+            rests = progress.rests()
+            if rests is None:
+                self._counts = None
+                return
+            self._counts.update((latest, latest.resting) for latest in rests)
+
+    def steady_until_ms(self, lag_ms_max: int) -> float:
+        """Return until when no replica lags; -inf if one rests no more."""
+        counts = self._counts
+        if counts is None or any(latest.resting != count for latest, count in counts.items()):
+            return -math.inf
+        return min((latest.at_ms for latest in counts), default=math.inf) + lag_ms_max
 
 
 def not_enough_replicas(

@@ -24,6 +24,7 @@ from goq.cluster.replication.follower import FollowerReplica, SealedSegment
 from goq.cluster.replication.follower_retention import FollowerRetention
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.leader_clocks import LeaderClocks
+from goq.cluster.replication.progress import RestingFollowers
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import Replica, ReplicaAssignment
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
@@ -135,6 +136,7 @@ class ReplicaManager:
         self._renewing: dict[PartitionKey, asyncio.Task[None]] = {}
         self._steady_until_ms = -math.inf
         """Until then no in-sync set of a partition led here is to change, if none changes."""
+        self._resting: RestingFollowers | None = None
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
@@ -212,18 +214,21 @@ class ReplicaManager:
         await self.fetchers.close()
 
     def _on_bounds_change(self, key: PartitionKey) -> None:
-        self._steady_until_ms = -math.inf
+        self._steady_until_ms, self._resting = -math.inf, None
         self.fetch_server.on_bounds_change(key)
 
     def check_in_sync(self) -> None:
         """Propose in-sync sets that should change; call it periodically, it is quick at rest."""
         now_ms = self.now_ms()
+        if now_ms > self._steady_until_ms and self._resting is not None:
+            self._steady_until_ms = self._resting.steady_until_ms(limits.REPLICA_LAG_MS_MAX)
         if now_ms <= self._steady_until_ms:
             return
         self._propose_due(now_ms)
-        leaders = (replica.as_leader for replica in self._replicas.values())
-        steady = (leader.progress.steady_until_ms for leader in leaders if leader is not None)
-        self._steady_until_ms = min(steady, default=math.inf)
+        leaders = [replica.as_leader for replica in self._replicas.values()]
+        led = [leader.progress for leader in leaders if leader is not None]
+        self._steady_until_ms = min((each.steady_until_ms for each in led), default=math.inf)
+        self._resting = RestingFollowers(led)
 
     def _propose_due(self, now_ms: int) -> None:
         for replica in self._replicas.values():
@@ -333,7 +338,7 @@ class ReplicaManager:
         leader.on_offer = self.fetch_server.on_offer
         leader.is_pushed = self.fetch_server.is_pushed
         leader.on_bounds_change = self._on_bounds_change
-        self._steady_until_ms = -math.inf
+        self._steady_until_ms, self._resting = -math.inf, None
         self.fetch_server.add_leader(leader)
 
     def stop_serving(self, key: PartitionKey) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 from goq import limits
-from goq.cluster.replication.progress import LatestRequest, LogOffsets, ReplicaProgress
+from goq.cluster.replication.progress import (
+    LatestRequest,
+    LogOffsets,
+    ReplicaProgress,
+    RestingFollowers,
+)
 
 LAG_MS = 1000
 
@@ -390,6 +396,33 @@ def test_the_lag_that_is_allowed_may_be_used_up_and_not_exceeded() -> None:
     beside_one_out.on_local_append(LogOffsets(10, 6))
     assert beside_one_out.desired_in_sync(100 + LAG_MS, LAG_MS) is None
     assert beside_one_out.desired_in_sync(100 + LAG_MS + 1, LAG_MS) == {"a"}
+
+
+def test_followers_rest_until_one_of_them_does_not_and_again_once_it_does() -> None:
+    partitions = [_progress("a", "b", "c"), _progress("a", "b", "c")]
+    latest = {name: LatestRequest(at_ms) for name, at_ms in (("b", 1000), ("c", 1200))}
+
+    def rest(progress: ReplicaProgress) -> None:
+        for name, each in latest.items():
+            progress.on_fetch(name, progress.ends, each.at_ms)
+            follower = progress.follower(name)
+            assert follower is not None
+            follower.begin_rest(each)
+            follower.begin_rest(each)  # it counts once
+
+    rest(partitions[0])
+    assert RestingFollowers(partitions).steady_until_ms(LAG_MS) == -math.inf
+    rest(partitions[1])
+    resting = RestingFollowers(partitions)
+    assert resting.steady_until_ms(LAG_MS) == 1000 + LAG_MS
+    latest["b"].at_ms = 1300
+    assert resting.steady_until_ms(LAG_MS) == 1200 + LAG_MS
+    partitions[0].on_local_append(LogOffsets(9, 9))
+    assert resting.steady_until_ms(LAG_MS) == -math.inf
+    rest(partitions[0])
+    assert resting.steady_until_ms(LAG_MS) == 1200 + LAG_MS
+    partitions[1].begin_change(["a", "b"])
+    assert RestingFollowers(partitions).steady_until_ms(LAG_MS) == -math.inf
 
 
 def test_a_replica_that_asks_by_itself_rests_no_more() -> None:

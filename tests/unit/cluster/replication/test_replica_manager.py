@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import pytest
 
+from goq import limits
 from goq.broker.partition_context import PartitionId
 from goq.cluster.metadata.commands import CreateTopic, DeleteTopicAtOnce, ElectLeader
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.reconciler import Assignments
 from goq.cluster.replication import replica_manager
-from goq.cluster.replication.progress import LogOffsets
+from goq.cluster.replication.progress import LatestRequest, LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.replica import ReplicaAssignment
 from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
@@ -200,6 +201,7 @@ def _let_lead(replica: Any, assignment: ReplicaAssignment) -> None:
         begin_change=lambda _wanted: None,
         unconfirmed=frozenset(),
         steady_until_ms=0,
+        rests=lambda: None,
     )
     replica.as_leader = SimpleNamespace(progress=progress)
 
@@ -235,6 +237,47 @@ def test_an_in_sync_set_that_is_decided_is_told_to_the_replica_if_it_is_still_th
         assert len(again) == (0 if is_removed else 1)
         if again:
             await asyncio.wait(again)
+
+    asyncio.run(run())
+
+
+def test_the_in_sync_sets_of_partitions_at_rest_are_not_looked_at_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+    assigned: list[tuple[PartitionKey, ReplicaAssignment | None]],
+) -> None:
+    """Thousand partitions were, every two seconds."""
+
+    async def run() -> None:
+        manager, now_ms, looks = _manager(), [10_000], list[int]()
+        monkeypatch.setattr(manager, "now_ms", lambda: now_ms[0])
+        monkeypatch.setattr(manager, "_propose_due", looks.append)
+        manager.apply(Assignments("n1").of(_state()))
+        latest = LatestRequest(10_000)
+        for replica in manager:
+            progress = ReplicaProgress("n1", LogOffsets(0, 0), in_sync=["n1", "n2"], min_insync=1)
+            progress.set_replicas(["n1", "n2"], now_ms[0])
+            progress.on_fetch("n2", LogOffsets(0, 0), now_ms[0])
+            follower = progress.follower("n2")
+            assert follower is not None
+            follower.begin_rest(latest)
+            leader: Any = SimpleNamespace(progress=progress)
+            replica.as_leader = leader
+        for _ in range(20):
+            manager.check_in_sync()
+            now_ms[0] += 1_500
+            latest.at_ms = now_ms[0] - 500
+        assert looks == [10_000]
+        now_ms[0] = latest.at_ms + limits.REPLICA_LAG_MS_MAX + 1
+        manager.check_in_sync()
+        assert looks == [10_000, now_ms[0]]
+        latest.at_ms = now_ms[0]
+        manager.check_in_sync()
+        assert len(looks) == 2
+        progress.on_local_append(LogOffsets(1, 0))
+        now_ms[0] += limits.REPLICA_LAG_MS_MAX + 1
+        latest.at_ms = now_ms[0]
+        manager.check_in_sync()
+        assert len(looks) == 3
 
     asyncio.run(run())
 
