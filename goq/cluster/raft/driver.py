@@ -272,7 +272,8 @@ class Driver:
             return
         if raft.is_in_touch:
             self.status = msgspec.structs.replace(self.status, in_touch_s=now_s)
-        self._arm(raft.tick_due_in_s())
+        if not self.status.is_leader:
+            self._arm(raft.tick_due_in_s())  # it stands later, as it heard its leader
 
     def _is_known(self, raft: HardenedSyncObj) -> bool:
         """Whether the status tells of leader, term and state: a snapshot changes the last two."""
