@@ -148,7 +148,7 @@ def _failover(cluster: Cluster, partitions: _Partitions, victim: Member) -> tupl
     return took_s, used_s
 
 
-def measure(folder: Path, count: int, rest_s: float = 10.0) -> tuple[float, ...]:
+def measure(folder: Path, count: int, rest_s: float = 60.0) -> tuple[float, ...]:
     """Return the figures of the rows, in their order."""
     with _many(folder, count) as (cluster, partitions):
         start_s, start_cpu_s = _restart(cluster, partitions)
@@ -172,7 +172,7 @@ def measure(folder: Path, count: int, rest_s: float = 10.0) -> tuple[float, ...]
 
 
 def _measure(place: Place) -> tuple[float, ...]:
-    return measure(place.folder / f"partitions-{time.monotonic_ns()}", COUNT, place.scaled(10, 3))
+    return measure(place.folder / f"partitions-{time.monotonic_ns()}", COUNT, place.scaled(60, 3))
 
 
 _WHERE = f"{COUNT} partitions on three nodes"
