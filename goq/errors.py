@@ -40,6 +40,8 @@ wrong, where, and what to do.
 
 A write that an error refuses is not done, and never will be. Exceptions: ``TimedOut``, and
 ``internal``, which is a bug.
+
+Longer than other modules: it is one tree.
 """
 
 from __future__ import annotations

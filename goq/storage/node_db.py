@@ -21,6 +21,8 @@ schedule publishes nothing.
 
 The topic of a segment, live or archived, is the name of the topic's folder. So rows of a deleted
 topic are never taken for those of a new one.
+
+Longer than other modules: it is one list of rows, and of calls that each read or write one table.
 """
 
 from __future__ import annotations

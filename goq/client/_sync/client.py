@@ -2,6 +2,9 @@
 """The client: every call of goq on one object.
 
 A command may make one call and end. So what only some calls need is imported by them.
+
+Longer than other modules: it is one list of calls. Those that read the log, settle receipts or
+administer are mixed in.
 """
 
 from __future__ import annotations

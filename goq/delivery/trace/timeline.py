@@ -4,6 +4,8 @@ Steps are in the order of the log; their times are those of the clock, which may
 Facts of an event itself are always reported. Facts that follow only from the state before it (a
 reset changed something, a retry was scheduled) are reported only where no earlier event is missing.
 So a timeline with gaps leaves steps out, and says so, and is never wrong.
+
+Longer than other modules: it has one method for each event.
 """
 
 from __future__ import annotations

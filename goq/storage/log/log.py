@@ -8,6 +8,8 @@ time.
 A failed write leaves the log unchanged. A failed sync closes the log for writing, because the
 content of the disk is then unknown. It allows no retry and no acknowledgement until the log is
 opened again.
+
+Longer than other modules: all steps that may change the end of a log share its lock and its order.
 """
 
 from __future__ import annotations
