@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from goq_cli.interrupts import noted_signals
-from goq_cli.output.output import notice, print_json, warn
+from goq_cli.output.export import print_export
+from goq_cli.output.output import notice
 from goq_cli.output.progress import Advance, show_progress
-from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
 if TYPE_CHECKING:
@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from goq.pipeline.export.plan import ExportGate
     from goq.pipeline.export.staged_files import Stager, TimeSpan
 
-_NAMED = 10
 _MAX_WAIT = "10m"
 _TARGET_SIZE = "128MiB"
 _NICENESS = 10
-_COLUMNS = ("topic", "table", "files", "rows", "bytes", "missing")
 
 
 class ExportCommand(typer.core.TyperCommand):
@@ -210,7 +208,7 @@ def _export(
             registered = _register(order, catalog) if catalog is not None and results else None
             merged = _compact(order, catalog) if order.target_bytes else None
             if results or merged:
-                _print(results, registered, merged)
+                print_export(results, registered, merged)
             failed |= any(done.missing for done in results.values())
             if pause is None:
                 return failed
@@ -400,38 +398,3 @@ def _compact(order: Order, catalog: TableCatalog | None) -> list[tuple[str, Merg
     if done and catalog is not None:
         _register(order, catalog)
     return done
-
-
-def _print(
-    results: dict[tuple[str, str], ExportResult],
-    registered: dict[str, int] | None,
-    merged: list[tuple[str, MergedFiles]] | None,
-) -> None:
-    if SESSION.json:
-        found: dict[str, object] = {
-            "exports": [_row(*named, done) for named, done in results.items()]
-        }
-        if registered is not None:
-            found["registered"] = registered
-        if merged is not None:
-            found["compacted"] = [{"topic": topic, **done._asdict()} for topic, done in merged]
-        print_json(found)
-        return
-    print_table(_COLUMNS, [(*named, *done[:4]) for named, done in results.items()])
-    for (topic, table), done in results.items():
-        if done.missing:
-            notice(f"{topic}: {done.missing} {table} are damaged, or were deleted before")
-        if done.fields_left_out:
-            named = ", ".join(done.fields_left_out[:_NAMED])
-            more = len(done.fields_left_out) - _NAMED
-            rest = f" and {more} more" if more > 0 else ""
-            warn(f"{topic}: fields without a column: {named}{rest}")
-    if registered is not None:
-        counts = ", ".join(f"{table} {files}" for table, files in registered.items())
-        notice(f"files registered: {counts}")
-    for topic, each in merged or ():
-        notice(f"{topic}: {each.files} files of {each.table} merged into {each.into}")
-
-
-def _row(topic: str, table: str, done: ExportResult) -> dict[str, object]:
-    return {"topic": topic, "table": table, **done._asdict()}

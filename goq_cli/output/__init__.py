@@ -12,5 +12,6 @@ top             what ``goq top`` shows: rates, tables
 progress        count, share, rate and remaining time of a long command
 log_share       the share of a replay that was read
 disk_errors     errors of the disk, in one sentence
+export          tables and files of ``goq export``
 report          a report of ``goq report`` and ``goq republish``
 """
