@@ -146,35 +146,45 @@ def command(
     where = Where(
         from_beginning, from_offset, last, from_time, to_time, partition, follow, background
     )
-    if last is not None and (from_beginning or from_time or to_time or from_offset is not None):
-        raise UsageError("--last goes without --from-… and --to-time")
-    if from_beginning and from_offset is not None:
-        raise UsageError("give --from-beginning or --from-offset, not both")
+    runs = bool(execute or coproc)
     has_lease_option = no_ack or until_empty or visibility or prefetch != _PREFETCH
-    if group is None and (execute or coproc or has_lease_option):
-        raise UsageError(
-            "--exec, --coproc, --no-ack, --until-empty, --visibility and --prefetch need a --group"
-        )
-    for option, given in (("--exec", execute), ("--coproc", coproc)):
-        if given is not None and not given.strip():
-            raise UsageError(f"{option} needs a command, and this one is empty")
-    if execute and coproc:
-        raise UsageError("--exec and --coproc exclude each other")
-    if not execute and not coproc and (jobs != 1 or retry_delay != _RETRY_DELAY):
-        raise UsageError("--jobs and --retry-delay need --exec or --coproc")
-    if framing != _FRAMING and not coproc:
-        raise UsageError("--framing needs --coproc")
-    if null and not raw and not coproc:
-        raise UsageError("--null needs --raw or --coproc")
-    if (execute or coproc) and raw:
-        raise UsageError("--raw goes without --exec and --coproc")
-    if (execute or raw) and form != DEFAULT_FORMAT:
-        raise UsageError("--format goes without --exec and --raw")
-    if group is not None and where.is_set():
-        raise UsageError(
-            "--from-…, --to-time, --last, --partition, --follow and --background go without --group"
-        )
-    if execute or coproc:
+    for is_refused, reason in (
+        (
+            last is not None
+            and (from_beginning or from_time or to_time or from_offset is not None),
+            "--last goes without --from-… and --to-time",
+        ),
+        (
+            from_beginning and from_offset is not None,
+            "give --from-beginning or --from-offset, not both",
+        ),
+        (
+            group is None and (runs or has_lease_option),
+            "--exec, --coproc, --no-ack, --until-empty, --visibility and --prefetch need a --group",
+        ),
+        (_is_blank(execute), "--exec needs a command, and this one is empty"),
+        (_is_blank(coproc), "--coproc needs a command, and this one is empty"),
+        (execute and coproc, "--exec and --coproc exclude each other"),
+        (
+            not runs and (jobs != 1 or retry_delay != _RETRY_DELAY),
+            "--jobs and --retry-delay need --exec or --coproc",
+        ),
+        (framing != _FRAMING and not coproc, "--framing needs --coproc"),
+        (null and not raw and not coproc, "--null needs --raw or --coproc"),
+        (runs and raw, "--raw goes without --exec and --coproc"),
+        (
+            (execute or raw) and form != DEFAULT_FORMAT,
+            "--format goes without --exec and --raw",
+        ),
+        (
+            group is not None and where.is_set(),
+            "--from-…, --to-time, --last, --partition, --follow and --background go without"
+            " --group",
+        ),
+    ):
+        if is_refused:
+            raise UsageError(reason)
+    if runs:
         from goq.units import parse_duration_ms
 
         parse_duration_ms(retry_delay, field="--retry-delay")  # before a command has run
@@ -204,40 +214,76 @@ def command(
         else:
             writer = make_writer(form, raw, b"\0" if null else b"\n")
             taker = make_acker(client, writer, prefetch, interrupts, ack=not no_ack)
+        loop = GroupLoop(
+            topics, group, prefetch, visibility, until_empty, timeout, not no_wait_topic
+        )
+        with interrupts.held_back(), taker:
+            loop.run(client, taker, maximum, interrupts, again=until_empty and runs)
+        interrupts.check()
+    if taker.has_failed:
+        raise typer.Exit(EXIT_IN_PART)
+
+
+def _is_blank(command: str | None) -> bool:
+    return command is not None and not command.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLoop:
+    """The consume loop of a group: its topics, and the options of the client's loop."""
+
+    topics: list[str]
+    group: str
+    prefetch: int
+    visibility: str | None
+    until_empty: bool
+    timeout: str | None
+    wait_for_topics: bool
+
+    def run(
+        self,
+        client: Client,
+        taker: ExecWorker | Coproc | Acker,
+        maximum: int | None,
+        interrupts: Interrupts,
+        *,
+        again: bool,
+    ) -> None:
+        """Give messages to the taker until the loop ends.
+
+        With ``again`` the loop begins anew while it found some: messages whose keys were at work
+        may be ready then.
+        """
 
         def before_wait() -> None:
             taker.settle()
             interrupts.wait()
 
-        with interrupts.held_back(), taker:
-            left = maximum
-            while left != 0:
-                received = client.consume(
-                    topics,
-                    group=group,
-                    prefetch=prefetch,
-                    max_messages=left,
-                    visibility=visibility,
-                    until_empty=until_empty,
-                    timeout=timeout,
-                    auto_extend=taker.keeps_leases,
-                    before_wait=before_wait,
-                    after_wait=interrupts.work,
-                    before_end=taker.settle_all,
-                    wait_for_topics=not no_wait_topic,
-                )
-                count = 0
-                with closing(received):
-                    for message in received:
-                        taker.take(message)
-                        count += 1
-                        interrupts.check()
-                left = None if left is None else left - count
-                if not (until_empty and count and (execute or coproc)) or taker.has_failed:
-                    break  # else messages whose keys were at work may be ready now
-        interrupts.check()
-    if taker.has_failed:
-        raise typer.Exit(EXIT_IN_PART)
+        left = maximum
+        while left != 0:
+            received = client.consume(
+                self.topics,
+                group=self.group,
+                prefetch=self.prefetch,
+                max_messages=left,
+                visibility=self.visibility,
+                until_empty=self.until_empty,
+                timeout=self.timeout,
+                auto_extend=taker.keeps_leases,
+                before_wait=before_wait,
+                after_wait=interrupts.work,
+                before_end=taker.settle_all,
+                wait_for_topics=self.wait_for_topics,
+            )
+            count = 0
+            with closing(received):
+                for message in received:
+                    taker.take(message)
+                    count += 1
+                    interrupts.check()
+            left = None if left is None else left - count
+            if not again or not count or taker.has_failed:
+                return
 
 
 def _record_form(framing: str, form: str) -> Callable[[ReceivedMessage], bytes]:
