@@ -198,27 +198,32 @@ class App:
         if broker.start_queue:
             self._wait_for_topics(broker.start_queue)
         if cluster is not None:
-            from goq.api.gateway.gateway import Gateway  # unused by a standalone node
-            from goq.api.gateway.miss_retry import with_miss_retry
-            from goq.api.gateway.relayed import with_relay
-
-            leaders = cluster.leaders
-
-            def held(name: str) -> Mapping[int, object]:
-                topic = broker.topics.get(name) if leaders.has_session() else None
-                return {} if topic is None else topic.partitions.held()
-
-            release = cluster.lease_return.return_leases
-            ways = cluster.routes
-            gateway = Gateway(self.router, leaders, ways.proxy, release, cluster.freshness, held)
-            handle = with_miss_retry(gateway.handle, cluster.freshness)
-            handle = handle if self.audit is None else self.audit.recorded(handle)
-            handle = with_relay(handle, ways.relay_server, cluster.rpc_server)
-            self.handle = with_cluster_version(handle, lambda: cluster.state.version)
-            named = None if self.access is None else self.access.named
-            ways.request_server.attach(self.handle, named)
+            self.handle = self._through_gateway(broker, cluster)
         elif self.audit is not None:
             self.handle = self.audit.recorded(self.handle)
+
+    def _through_gateway(self, broker: Broker, cluster: ClusterNode) -> Handler:
+        """Return the handler of a member: the router behind the gateway, and what wraps both."""
+        from goq.api.gateway.gateway import Gateway  # unused by a standalone node
+        from goq.api.gateway.miss_retry import with_miss_retry
+        from goq.api.gateway.relayed import with_relay
+
+        leaders = cluster.leaders
+
+        def held(name: str) -> Mapping[int, object]:
+            topic = broker.topics.get(name) if leaders.has_session() else None
+            return {} if topic is None else topic.partitions.held()
+
+        release = cluster.lease_return.return_leases
+        ways = cluster.routes
+        gateway = Gateway(self.router, leaders, ways.proxy, release, cluster.freshness, held)
+        handle = with_miss_retry(gateway.handle, cluster.freshness)
+        handle = handle if self.audit is None else self.audit.recorded(handle)
+        handle = with_relay(handle, ways.relay_server, cluster.rpc_server)
+        handle = with_cluster_version(handle, lambda: cluster.state.version)
+        named = None if self.access is None else self.access.named
+        ways.request_server.attach(handle, named)
+        return handle
 
     def _wait_for_topics(self, queue: StartQueue) -> None:
         """Have requests wait for topics that a start has not opened yet, until all are open."""
