@@ -347,7 +347,7 @@ def test_damage_that_a_repair_leaves_as_it_is_rests_until_the_next_one(
             repaired.append(node.time_ms)
             assert len(repaired) < 10, "without a rest"
 
-        cast(Any, node.repairs)._repair_segment = change_nothing
+        cast(Any, node.repairs)._repair._repair_segment = change_nothing
         for _ in range(6):
             await node.check()
             node.time_ms += 250
@@ -556,7 +556,7 @@ def test_the_repair_of_a_replica_that_is_removed_ends_and_so_do_all_at_the_end()
                 finally:
                     cancelled.set()
 
-            node.repairs._in_thread = hang
+            node.repairs._repair._in_thread = hang
             node.repairs.start_due_repairs()
             await hung.wait()
             if is_removed:
