@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(51, 125), "receive": Bounds(65, 226), "ack": Bounds(46, 102)}
+BOUNDS = {"publish": Bounds(50, 124), "receive": Bounds(64, 221), "ack": Bounds(45, 101)}
 
 
 class Path_(NamedTuple):
