@@ -24,6 +24,7 @@ from goq.errors import (
 )
 from goq.http.client import errors as transport_errors
 from goq.http.message import Request, Response
+from tests.support.cluster.replication.loop import run_simulated
 
 _DONE = Response(200, b"{}")
 _MOVED = Response(421, b'{"code":"not_leader"}')
@@ -122,7 +123,7 @@ def test_a_read_of_a_partition_that_no_leader_serves_or_two_do_is_refused(
 def test_what_shows_a_partition_as_offline_is_answered_without_it() -> None:
     nodes = _Nodes([_part({0, 2})], [_part(set())])
     request = Request("GET", "/", "", {}, b"")
-    answers = asyncio.run(nodes.ask_all_leaders("t", request, may_lack=True))
+    answers = run_simulated(nodes.ask_all_leaders("t", request, may_lack=True))
     assert [*map(covered_by, answers)] == [{0, 2}]
 
 
@@ -194,7 +195,7 @@ def test_a_forwarded_write_that_may_have_arrived_is_in_doubt(
     silent = _Silent(getattr(transport_errors, raised)("broken"))
     monkeypatch.setattr(proxy._connections, "transport", lambda _url: silent)
     with pytest.raises(expected) as caught:
-        asyncio.run(proxy.forward("http://a", Request(method, "/", "", {}, b"")))
+        run_simulated(proxy.forward("http://a", Request(method, "/", "", {}, b"")))
     assert type(caught.value) is expected
 
 
@@ -202,7 +203,7 @@ def test_a_leader_that_does_not_answer_is_not_said_to_be_missing() -> None:
     for answer, told in ((Unavailable("a is busy"), "a is busy"), (_MOVED, "leader .* changes")):
         nodes = _Nodes([answer], [])
         with pytest.raises(Unavailable, match=told):
-            asyncio.run(nodes.ask_partition_leader("t", 0, Request("GET", "/", "", {}, b"")))
+            run_simulated(nodes.ask_partition_leader("t", 0, Request("GET", "/", "", {}, b"")))
 
 
 def _part(numbers: Collection[int], body: bytes = b"") -> Response:
@@ -225,4 +226,4 @@ def _ask(nodes: _Nodes, method: str) -> list[int]:
 
 def _answers(nodes: _Nodes, method: str) -> list[Response]:
     request = Request(method, "/", "", {}, b"")
-    return asyncio.run(nodes.ask_all_leaders("t", request))
+    return run_simulated(nodes.ask_all_leaders("t", request))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 
 import pytest
@@ -19,6 +18,7 @@ from goq.errors import (
     Unavailable,
 )
 from goq.http.message import Request, Response
+from tests.support.cluster.replication.loop import run_simulated
 
 _FOUND = Response(200, b"{}")
 _MISS = TopicNotFound("no topic")
@@ -93,4 +93,4 @@ def _answer(node: _Node, *, later: bool = False) -> Response:
         answer = with_miss_retry(handler, node)(Request("GET", "/", "", {}, b""))
         return await answer if isinstance(answer, Awaitable) else answer
 
-    return asyncio.run(run())
+    return run_simulated(run())

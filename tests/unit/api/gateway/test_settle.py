@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from goq.api.gateway.fanout import Fanout, decode_document
 from goq.api.gateway.settle import settle
 from goq.errors import NotLeader, TimedOut, Unavailable
 from goq.http.message import Request, Response
+from tests.support.cluster.replication.loop import run_simulated
 
 _RECEIPTS = ["2:1:0", "0:1:0", "1:1:0", "0:1:1", "7:1:0"]
 
@@ -173,4 +173,4 @@ def _settled(nodes: _Nodes, **fields: Any) -> Any:
 def _answer(nodes: _Nodes, body: bytes) -> Any:
     asking: Fanout = nodes
     request = Request("POST", "/", "", {"content-type": "application/json"}, body)
-    return decode_document(asyncio.run(settle(asking, request, "t", nodes.catch_up)))
+    return decode_document(run_simulated(settle(asking, request, "t", nodes.catch_up)))
