@@ -146,6 +146,27 @@ def test_a_lease_lasts_as_long_though_the_clock_of_the_next_leader_is_set_before
     world.run(live())
 
 
+@pytest.mark.parametrize("step_ms", [-3_000, 3_000])
+def test_a_lease_lasts_as_long_though_its_leader_stores_messages_by_a_clock_that_was_just_set(
+    step_ms: int,
+) -> None:
+    world = ClockWorld(7)
+
+    async def live() -> None:
+        first = await world.form()
+        await world.publish()
+        assert await world.receive("c1")
+        began = world.loop.time()
+        await asyncio.sleep(1)
+        first.clock.jump_ms(step_ms)
+        await world.publish()
+        await world.move("crash")
+        assert await world.receive("c2", visibility_ms=60_000)  # the second message
+        assert await world.received_at("c2") - began == pytest.approx(LEASE_MS / 1000, abs=0.5)
+
+    world.run(live())
+
+
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
 def test_the_holder_of_a_lease_can_settle_it_under_a_leader_with_another_clock(
     ahead_ms: int,

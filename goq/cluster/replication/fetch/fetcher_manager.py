@@ -8,7 +8,7 @@ goes to the server of fetches. What arrives from a leader also tells how its clo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 
 from goq.broker.log.commit_turn import CommitTurn
@@ -16,7 +16,12 @@ from goq.cluster.replication.fetch.fetcher import Fetcher
 from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader_clocks import LeaderClocks
-from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey
+from goq.cluster.replication.protocol import (
+    FetchRequest,
+    FetchResponse,
+    PartitionKey,
+    PartitionUpdate,
+)
 from goq.cluster.replication.push.protocol import (
     Begin,
     PeerStream,
@@ -71,8 +76,7 @@ class FetcherManager:
             async def fetch(request: FetchRequest) -> tuple[FetchResponse, memoryview]:
                 response = await self._fetch_from(leader, request)
                 head = response[0]
-                with_events = [each.key for each in head.updates if each.events is not None]
-                self._leader_clocks.note(leader, head.clock_ms, with_events)
+                self._leader_clocks.note(leader, head.clock_ms, _with_events(head.updates))
                 return response
 
             fetcher = self._fetchers[leader] = Fetcher(
@@ -132,6 +136,10 @@ class FetcherManager:
             fetcher = self._fetchers.get(node)
             if fetcher is not None:
                 updates = message.head.updates
-                with_events = [each.key for each in updates if each.events is not None]
-                self._leader_clocks.note(node, message.head.clock_ms, with_events)
+                self._leader_clocks.note(node, message.head.clock_ms, _with_events(updates))
                 fetcher.receive(message)
+
+
+def _with_events(updates: Iterable[PartitionUpdate]) -> list[PartitionKey]:
+    """Return the partitions of which events come: a push of messages has an update without any."""
+    return [each.key for each in updates if each.events is not None and each.events.frame_bytes]

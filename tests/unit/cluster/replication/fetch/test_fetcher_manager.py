@@ -146,12 +146,12 @@ def test_what_a_node_says_of_pushes_to_it_goes_to_the_server(
 
 
 def updates_of_both_kinds() -> list[PartitionUpdate]:
-    """Return the update of one partition with events, and of one without."""
-    log, none = LogUpdate(0, 0, 0), LogOffsets(0, 0)
-    other = PartitionKey("t", 1, 1)
+    """Return the update of one partition with events, and of two without."""
+    log, empty, none = LogUpdate(0, 0, 10), LogUpdate(0, 0, 0), LogOffsets(0, 0)
     return [
-        PartitionUpdate(KEY, 2, none, log, log),
-        PartitionUpdate(other, 2, none, log, None),
+        PartitionUpdate(KEY, 2, none, empty, log),
+        PartitionUpdate(PartitionKey("t", 1, 1), 2, none, log, empty),
+        PartitionUpdate(PartitionKey("t", 1, 2), 2, none, log, None),
     ]
 
 
@@ -161,8 +161,9 @@ def test_a_push_goes_to_the_fetcher_of_its_node_and_tells_the_clock_of_that(
     clocks: Any = _Server()
     manager._leader_clocks = clocks
     manager.add("n2", SimpleNamespace(key=KEY))
-    push = Push(PushHead(7, 1, 5_000, updates_of_both_kinds()), memoryview(b""))
-    message = encode_push(push.head, [])
+    frames = b"x" * 30
+    push = Push(PushHead(7, 1, 5_000, updates_of_both_kinds()), memoryview(frames))
+    message = encode_push(push.head, [frames])
     manager.on_stream_message("n2", message)
     manager.on_stream_message("n3", message)  # nothing is fetched from there any more
     assert fetchers_of(manager)["n2"].pushes == [push]
