@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import SystemRandom
 
 from goq.storage.log.segment import Segment
+
+_MARK_BITS = 62
 
 
 class RewriteHistory:
@@ -18,7 +21,13 @@ class RewriteHistory:
     def __init__(self, segments: Sequence[Segment]) -> None:
         ends = [segment.end_offset for segment in segments if segment.generation]
         self.count = 0
+        self._opening = 1 << _MARK_BITS | SystemRandom().getrandbits(_MARK_BITS)
         self._ends = [(0, max(ends, default=0))]  # counts rise, and end offsets fall
+
+    @property
+    def mark(self) -> int:
+        """A number that changes with each rewrite, and is another one after each opening."""
+        return self._opening + self.count
 
     def record(self, segment: Segment) -> None:
         """Record that a segment is being replaced."""

@@ -85,9 +85,9 @@ class FrameSource:
         """Yield the messages that a node has up to an offset, in ranges of whole segments here.
 
         Where that node's frames reach into the next segment, the range has that one too; compaction
-        has merged them. All are from between two rewrites of that node: together with what it had
-        before a rewrite, a message could be back that a later one voids. Raises ``RepairDeferred``,
-        ``FramesMerged``, and what the call raises.
+        has merged them. All are from between two rewrites of that node, or openings of its log:
+        together with what it had before a rewrite, a message could be back that a later one voids.
+        Raises ``RepairDeferred``, ``FramesMerged``, and what the call raises.
         """
         start_offset, rewrites = log.start_offset, -1
         while start_offset < end_offset:
@@ -116,7 +116,7 @@ class FrameSource:
     async def _read_from(self, node: str, request: RepairRequest) -> tuple[list[FrameView], int]:
         """Return a node's frames from the start of a gap, as far as it has them.
 
-        The last may reach beyond the gap. Also returns how often the node had rewritten a segment.
+        The last may reach beyond the gap. Also returns the mark of the node's last rewrite.
         """
         found: list[FrameView] = []
         rewrites = -1

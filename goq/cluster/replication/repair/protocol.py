@@ -41,8 +41,8 @@ class RepairResponse(msgspec.Struct, frozen=True, array_like=True):
     """Frames follow, from the one that holds the first offset of the gap.
 
     Without frames, ``has_none`` says that this replica will never have them. Otherwise it does not
-    know, and may be asked again. ``rewrites`` is how often it has rewritten a segment of the log,
-    -1 from a version that does not say.
+    know, and may be asked again. ``rewrites`` is another number after each rewrite of a segment
+    of the log, and after each opening; -1 from a version that does not say.
     """
 
     has_none: bool
@@ -91,9 +91,9 @@ def answer_repair(
     if replica is None:
         return RepairResponse(has_none=False), []
     log, high_watermark = replica.logs[request.which], replica.high_watermarks[request.which]
-    reader, rewrites = tiered_reader(request.key, request.which, log), log.rewrites.count
+    reader, rewrites = tiered_reader(request.key, request.which, log), log.rewrites.mark
     found = read_gap(reader, request.gap, log.end_offset, limits.FETCH_LOG_BYTES_MAX)
-    if log.rewrites.count != rewrites:
+    if log.rewrites.mark != rewrites:
         return RepairResponse(has_none=False), []
     if not found.frames:
         return RepairResponse(has_none=True), []
