@@ -64,7 +64,7 @@ class AuditRoutes:
                     ),
                 ),
                 errors=("too_many_requests",),
-                routing=ToPartitionLeader(_leader),
+                routing=ToPartitionLeader(_leader, needs_session=True),  # it tells where the end is
                 needs=READ_AUDIT,
             )
         ]

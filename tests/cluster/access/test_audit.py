@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from goq import limits
 from goq.cluster.metadata.features import has_audit_topic
 from goq.errors import TimedOut
 from goq.model import AUDIT_TOPIC
@@ -65,6 +66,17 @@ def test_an_action_has_one_record_whichever_node_is_asked_and_it_outlives_that_n
     assert records(cluster, left)[: len(kept)] == kept
     eventually(lambda: ask(cluster, left, "DELETE", "/v1/topics/of-n1").status == 204)
     assert records(cluster, left)[-1]["path"] == "/v1/topics/of-n1"
+
+
+def test_a_leader_that_may_have_been_fenced_does_not_say_where_the_trail_ends(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FORWARD_LEADER_WAIT_S", 0.1)
+    leader = str(cluster.state("n1").topics[AUDIT_TOPIC].partitions[0].leader)
+    monkeypatch.setattr(cluster.cluster_node(leader).leaders, "has_session", lambda: False)
+    for name in NAMES:
+        answer = ask(cluster, name, "GET", "/v1/audit")
+        assert (name, answer.status, answer.json["code"]) == (name, 503, "partition_offline")
 
 
 def test_the_cluster_is_operated_also_while_nothing_can_be_recorded(
