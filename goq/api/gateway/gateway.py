@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 from goq import limits
@@ -84,7 +83,7 @@ class Gateway:
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Return the answer, or an awaitable of it."""
         if LOCAL in request.headers:
-            return self._answer_here(request)
+            return self._local.answer(request)
         try:
             route, values = self._router.match(request)
         except GoqError:
@@ -93,20 +92,6 @@ class Gateway:
             request.outlives_eof = not route.waits
             return self._route_when_current(request, route, values)
         return self._route(request, route, values)
-
-    def _answer_here(self, request: Request) -> Response | Awaitable[Response]:
-        """Answer what another node asks, unless a third may lead the partition by now."""
-        with suppress(GoqError):  # which the router answers
-            route, values = self._router.match(request)
-            routing = route.routing
-            if (
-                isinstance(routing, ToPartitionLeader)
-                and routing.needs_session
-                and not self._leaders.has_session()
-                and routing.find(request, values) is not None
-            ):
-                return problem_response(NotLeader("another node may lead the partition by now"))
-        return self._local.answer(request)
 
     async def _route_when_current(
         self, request: Request, route: Route, values: Sequence[str]
