@@ -500,7 +500,7 @@ def test_a_leader_at_rest_begins_with_a_command_of_another_member_at_once(
     def watched(node: HardenedSyncObj, *arguments: Any) -> None:
         was_at_rest = node.is_at_rest()
         apply(node, *arguments)
-        if was_at_rest:
+        if was_at_rest and node._isLeader():  # a member that passes it on may rest as well
             rested.append(node.is_at_rest())
 
     monkeypatch.setattr(HardenedSyncObj, "_applyCommand", watched)
@@ -512,6 +512,6 @@ def test_a_leader_at_rest_begins_with_a_command_of_another_member_at_once(
             await leader.set("a", "1")
             while not rested:
                 await other.set("b", "2")
-            assert rested == [False]
+            assert not any(rested)
 
     run(test())
