@@ -42,7 +42,7 @@ from goq.cluster.liveness.heartbeat import (
     HEARTBEAT,
     HeartbeatSender,
     decode_heartbeat,
-    encode_clock_skews,
+    encode_heartbeat_answer,
 )
 from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
 from goq.cluster.liveness.readiness import Readiness
@@ -220,6 +220,7 @@ class ClusterBootstrap:
             broker.clock,
             reachable_members=lambda: raft.status.reachable,
             hand_over=partial(raft.transfer_leadership, timeout_s=_CONTROLLER_HANDOVER_S),
+            lease_age_s=raft.lease_age_s,
         )
         heartbeats = HeartbeatSender(
             name,
@@ -438,7 +439,7 @@ class ClusterBootstrap:
 
 
 async def _handle_heartbeat(controller: ControllerRunner, node: str, body: bytes) -> ResponseBody:
-    return [encode_clock_skews(controller.receive_heartbeat(node, decode_heartbeat(body)))]
+    return [encode_heartbeat_answer(controller.receive_heartbeat(node, decode_heartbeat(body)))]
 
 
 def _archive_sources(name: str, metadata: MetadataClient, replica: Replica) -> list[str]:

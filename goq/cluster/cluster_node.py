@@ -157,7 +157,9 @@ class ClusterNode:
         """Pass on a change of the Raft leader or members; the Raft leader runs the controller."""
         self.readiness.on_raft_status(status)
         self.heartbeats.set_controller(status.leader)
-        self.controller.on_leadership_change(status.is_leader and not status.has_diverged)
+        self.controller.on_leadership_change(
+            status.is_leader and not status.has_diverged, status.silent_before_s
+        )
         self._changed.set()
         self.on_change()
 

@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--each-fault", action="store_true", help="each fault once in each life")
     parser.add_argument("--lone-fault", action="store_true", help="one long fault in each life")
     parser.add_argument("--dead-letters", action="store_true", help="messages may die")
+    parser.add_argument("--alterations", action="store_true", help="the topic is altered often")
     parser.add_argument("--long", action="store_true", help="minutes of rarer faults in each life")
     parser.add_argument("--without", choices=sorted(MUTATIONS), help="a rule to take out")
     arguments = parser.parse_args()
@@ -46,6 +47,7 @@ def main() -> int:
                     each_fault=arguments.each_fault,
                     lone_fault=arguments.lone_fault,
                     dead_letters=arguments.dead_letters,
+                    alterations=arguments.alterations,
                     is_long=arguments.long,
                     log=log,
                 )

@@ -46,6 +46,7 @@ class Checks:
         self._cluster = cluster
         self._min_insync: int | None = None
         self._min_insync_changes = 0
+        self._acknowledged_version = 0
         self._books = books
         self._world = cluster.world
         self._random = cluster.world.stream("checks")
@@ -82,6 +83,23 @@ class Checks:
         """Note that a change of ``min_insync`` begins (None), or has succeeded."""
         self._min_insync = number
         self._min_insync_changes += 1
+
+    def on_change_acknowledged(self, version: int) -> None:
+        """Note that a change of the metadata was acknowledged: every node is to answer by it."""
+        self._acknowledged_version = max(self._acknowledged_version, version)
+        self._look_for_old_answers()
+
+    def _look_for_old_answers(self) -> None:
+        version = self._acknowledged_version
+        for process in self._cluster.live():
+            if process.is_ready:
+                freshness = process.cluster_node.freshness
+                answers = freshness._is_up and freshness._has_session()
+                if answers and freshness.reconciled_version < version:
+                    self._world.fail(
+                        f"{process.name} answers by version {freshness.reconciled_version} of the"
+                        f" metadata, though {version} was acknowledged"
+                    )
 
     def promised_copies(self) -> tuple[int, int]:
         """Return on how many disks a batch sent now is once acknowledged, and of which change.
@@ -148,6 +166,7 @@ class Checks:
                 if before != process.name:
                     self._world.fail(f"term {view.term} has leaders {before} and {process.name}")
             self._look_at_state(process)
+        self._look_for_old_answers()
         topic = self._cluster.topic()
         if topic is None or self.is_rotten:
             return

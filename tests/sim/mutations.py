@@ -16,6 +16,7 @@ from goq.cluster.liveness.heartbeat import HeartbeatSender
 from goq.cluster.metadata.handlers import partitions
 from goq.cluster.metadata.state import MetadataState, TopicMetadata
 from goq.cluster.raft.log.journal import FILE_NAME
+from goq.cluster.raft.node import RaftNode
 from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
@@ -134,6 +135,11 @@ def _a_deaf_controller_stays() -> Iterator[None]:
         yield
 
 
+def _sessions_outlast_the_lease_of_their_controller() -> AbstractContextManager[Any]:
+    """A controller that was cut off renews them, its own too, until it knows."""
+    return patch.object(RaftNode, "lease_age_s", lambda _self: 0.0)
+
+
 def _a_node_that_hears_no_raft_may_lead() -> AbstractContextManager[Any]:
     return patch.object(_ControllerPass, "_is_raft_silent", lambda *_: False)
 
@@ -224,6 +230,9 @@ MUTATIONS: dict[str, Mutation] = {
     "epochs are not looked at": _epochs_are_not_looked_at,
     "followers count before they are looked at": _followers_count_before_they_are_looked_at,
     "a deaf controller stays": _a_deaf_controller_stays,
+    "sessions outlast the lease of their controller": (
+        _sessions_outlast_the_lease_of_their_controller
+    ),
     "a node that hears no Raft may lead": _a_node_that_hears_no_raft_may_lead,
     "clocks are not compared": _clocks_are_not_compared,
     "leases keep the old clock": _leases_keep_the_old_clock,

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from goq.broker.metadata import TopicReplication
 from goq.errors import CorruptData, GoqError, StorageFailed
-from tests.sim.checks import MIN_INSYNC, Checks
-from tests.sim.cluster import NAMES, PARTITIONS, TOPIC, Cluster
+from tests.sim.checks import Checks
+from tests.sim.cluster import PARTITIONS, TOPIC, Cluster
+from tests.sim.faults.alterations import Alterations
 from tests.sim.faults.links import LinkFaults
 from tests.sim.faults.operators import Operators
 from tests.sim.faults.target import Targets
@@ -34,6 +34,7 @@ class Nemesis:
         self.targets = Targets(cluster, self._random)
         self.links = LinkFaults(cluster.network, self.targets, self._random)
         self.operators = Operators(cluster, self.targets, self._random)
+        self.alterations = Alterations(cluster, checks)
         self._faults: dict[str, Callable[[], Awaitable[None]]] = {
             "kill one": lambda: self._restart(self.targets.some(1), power=False),
             "kill a leader": lambda: self._restart([self.targets.leader()], power=False),
@@ -50,9 +51,9 @@ class Nemesis:
             "fill a disk": self._fill_disk,
             "fail a disk": self._fail_disk,
             "slow a disk": self._slow_disk,
-            "require all replicas": self._require_all_replicas,
             **self.links.by_name,
             **self.operators.by_name,
+            **self.alterations.by_name,
         }
 
     async def torment(self, seconds: float) -> None:
@@ -227,27 +228,6 @@ class Nemesis:
                 path = self._random.choice(sealed)
                 position = self._random.randrange(machine.disk.size(path))
                 machine.disk.flip(path, position, 1 << self._random.randrange(8))
-
-    # Operators
-
-    async def _require_all_replicas(self) -> None:
-        """Have a write need all replicas for a while, then as many as before."""
-        await self._alter_min_insync(len(NAMES))
-        await asyncio.sleep(self._random.uniform(0.3, 1.5))
-        while not await self._alter_min_insync(MIN_INSYNC):
-            await asyncio.sleep(0.2)
-
-    async def _alter_min_insync(self, number: int) -> bool:
-        process = self._cluster.processes[self.targets.one()]
-        self._checks.on_min_insync_change(None)
-        asked = TopicReplication(min_insync=number)
-        try:
-            await process.ask(lambda: process.broker.topic_admin.alter(TOPIC, {}, None, asked), 3.0)
-        except GoqError:
-            return False
-        self._checks.on_min_insync_change(number)
-        self._world.counts["changes of min_insync"] += 1
-        return True
 
     def _is_up(self, name: str) -> bool:
         process = self._cluster.processes.get(name)

@@ -51,13 +51,15 @@ def run(
     lone_fault: bool = False,
     may_diverge: bool = False,
     dead_letters: bool = False,
+    alterations: bool = False,
     is_long: bool = False,
     log: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Run one seed to its end, with faults for so long, with each once, or with a long one only.
 
     With ``may_diverge`` the metadata of nodes may differ, until the end. With ``dead_letters``
-    messages are rejected, or die of their second lease. A long life has minutes
+    messages are rejected, or die of their second lease. With ``alterations`` the topic is altered
+    all the time, and every node is to answer by it. A long life has minutes
     of faults, each of which strikes a cluster that is at rest as a rule.
     """
     world = World(seed, pace=LONG_PACE if is_long else 1.0, log=log)
@@ -70,7 +72,10 @@ def run(
         life.checks.may_diverge = may_diverge
         life.clients.has_dead_letters = dead_letters
         try:
-            run_in(world, life.live(faults_s, each_fault=each_fault, lone_fault=lone_fault))
+            work = life.live(
+                faults_s, each_fault=each_fault, lone_fault=lone_fault, alterations=alterations
+            )
+            run_in(world, work)
         except AssertionError as error:
             world.fail(str(error) or repr(error))
         for unexpected in world.loop.unexpected:
@@ -96,7 +101,9 @@ class _Life:
         )
         self.random = world.stream("life")
 
-    async def live(self, faults_s: float | None, *, each_fault: bool, lone_fault: bool) -> None:
+    async def live(
+        self, faults_s: float | None, *, each_fault: bool, lone_fault: bool, alterations: bool
+    ) -> None:
         random, nemesis = self.random, self.nemesis
         if random.random() < 0.2 or each_fault:
             nemesis.rots_on = random.choice(NAMES)
@@ -111,6 +118,8 @@ class _Life:
         await self.clients.make_topics()
         producers = [asyncio.ensure_future(self.clients.produce(n)) for n in range(PRODUCERS)]
         consumers = [asyncio.ensure_future(self.clients.consume(n)) for n in range(CONSUMERS)]
+        if alterations:
+            others.append(asyncio.ensure_future(nemesis.alterations.keep_altering()))
         if self.clients.has_dead_letters:
             others.append(asyncio.ensure_future(self.dead_letters.keep_redriving()))
         rotting = asyncio.ensure_future(nemesis.rot())

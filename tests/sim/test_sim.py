@@ -176,6 +176,13 @@ def test_what_dies_has_one_dead_letter_and_each_letter_one_copy(
     assert not outcome.broken, f"seed {seed}: {outcome.broken[:3]}"
 
 
+@pytest.mark.parametrize("seed", first_of(range(1, 81), quick=2))
+def test_every_node_answers_by_each_acknowledged_change(seed: int) -> None:
+    outcome = run(seed, alterations=True)
+    assert not outcome.broken, f"seed {seed}: {outcome.broken[:3]}"
+    assert outcome.counts["settings altered"] > 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(1001, 2001, 100))
 def test_the_cluster_keeps_its_promises_in_many_lives(first: int) -> None:
@@ -202,6 +209,11 @@ _LONE_LIKELY = {
 }
 """Lives with one long fault only."""
 
+_ALTERED_LIKELY = {
+    "sessions outlast the lease of their controller": (28, 52, 53),
+}
+"""Lives in which the topic is altered all the time."""
+
 _MORTAL_LIKELY = {
     "a dead letter leaves before it is safe": (True, (14, 9)),
     "a redrive is acknowledged before it is safe": (True, (18, 9)),
@@ -219,6 +231,9 @@ def _fails_without(rule: str) -> bool:
         if rule in _LONE_LIKELY:
             seeds = (*_LONE_LIKELY[rule], *range(1, _MUTATION_SEEDS + 1))
             return any(run(seed, lone_fault=True).broken for seed in seeds)
+        if rule in _ALTERED_LIKELY:
+            seeds = (*_ALTERED_LIKELY[rule], *range(1, _MUTATION_SEEDS + 1))
+            return any(run(seed, alterations=True).broken for seed in seeds)
         if rule in _MORTAL_LIKELY:
             is_lone, likely = _MORTAL_LIKELY[rule]
             seeds = (*likely, *range(1, _MUTATION_SEEDS + 1))

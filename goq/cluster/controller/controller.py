@@ -196,15 +196,16 @@ class _ControllerPass:
     def _is_lost_since_takeover(self, node: NodeMetadata) -> bool:
         """Whether a node has been silent since this controller began, in the Raft group too.
 
-        It may be the former controller. The Raft group elected another leader only after a silence,
-        which counts as the first part of the session timeout.
+        It may be the former controller. The silence before another one was elected counts as the
+        first part of the session timeout.
         """
         liveness = self._liveness
+        left_ms = self._timeout_ms - liveness.silent_before_ms
         return (
             bool(self._reachable)
             and node.id not in self._reachable
             and liveness.latest(node.id, node.incarnation) is None
-            and liveness.ticked_ms - liveness.started_ms > limits.NODE_TAKEOVER_TIMEOUT_MS
+            and liveness.ticked_ms - liveness.started_ms > max(left_ms, limits.NODE_TAKEOVER_MS_MIN)
         )
 
     def _may_fence(self, node: NodeMetadata) -> bool:

@@ -56,6 +56,18 @@ class Heartbeat(NamedTuple):
         )
 
 
+class HeartbeatAnswer(NamedTuple):
+    """The answer of the controller: it has recorded a heartbeat.
+
+    ``clock_skews_ms`` are how far the clock of each node is ahead. Another node may have been
+    elected to run the controller in the last ``lease_age_ms``, but not before. So the answer keeps
+    a session valid that much shorter.
+    """
+
+    clock_skews_ms: Mapping[str, int] = MappingProxyType({})
+    lease_age_ms: int = 0
+
+
 class ReceivedHeartbeat(NamedTuple):
     """A node's latest heartbeat, its time, and since when heartbeats came without a gap.
 
@@ -92,6 +104,8 @@ class NodeLiveness(NamedTuple):
 
     ``refused`` are nodes whose process has ended, as their machines refuse connections.
     ``raft_silent_since_ms`` has the nodes that do not answer in the Raft group, though others do.
+    ``silent_before_ms`` is for how long, before the controller began, no other can have renewed a
+    session.
     """
 
     started_ms: int
@@ -99,11 +113,12 @@ class NodeLiveness(NamedTuple):
     received: Mapping[str, ReceivedHeartbeat]
     refused: Mapping[str, RefusedConnection] = MappingProxyType({})
     raft_silent_since_ms: Mapping[str, int] = MappingProxyType({})
+    silent_before_ms: int = 0
 
     @classmethod
-    def start(cls, now_ms: int) -> NodeLiveness:
+    def start(cls, now_ms: int, silent_before_ms: int = 0) -> NodeLiveness:
         """Return the liveness of a new controller: no node is overdue yet."""
-        return cls(now_ms, now_ms, {})
+        return cls(now_ms, now_ms, {}, silent_before_ms=silent_before_ms)
 
     def tick(self, now_ms: int, timeout_ms: int = limits.NODE_SESSION_TIMEOUT_MS) -> NodeLiveness:
         """Return the liveness at another tick.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from itertools import groupby
 
@@ -20,7 +21,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
 from goq.cluster.controller.clock_skew import skewed_nodes
 from goq.cluster.controller.controller import UnsettledPartitions, decide, is_deaf
-from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
+from goq.cluster.controller.node_liveness import Heartbeat, HeartbeatAnswer, NodeLiveness
 from goq.cluster.controller.port_probe import is_port_closed
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import AnyCommand, ChangePartitions, ElectLeader, RemoveNode
@@ -41,7 +42,8 @@ class ControllerRunner:
     not happen now. ``is_port_closed_at`` returns whether an overdue node has certainly ended.
     ``reachable_members`` returns the nodes that answer in the Raft group, with this one; none if no
     other does. ``hand_over`` gives its leadership to another node; it raises ``GoqError`` if none
-    can take it. ``now_ms`` returns monotonic time, that of the event loop by default.
+    can take it. ``lease_age_s`` returns for how long another node may have led the Raft group by
+    now, without this one knowing.
     """
 
     def __init__(
@@ -53,12 +55,12 @@ class ControllerRunner:
         *,
         reachable_members: Callable[[], Collection[str]] = tuple,
         hand_over: Callable[[], Awaitable[None]] | None = None,
-        now_ms: Callable[[], int] | None = None,
+        lease_age_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._now_ms = now_ms or _loop_ms
         self._metadata = metadata
         self._reachable_members = reachable_members
         self._hand_over = hand_over
+        self._lease_age_s = lease_age_s
         self._handed_over_ms = -limits.CONTROLLER_HANDOVER_PAUSE_MS
         self._remove_raft_member = remove_raft_member
         self._clock = clock
@@ -76,10 +78,14 @@ class ControllerRunner:
         """Whether this node runs the controller."""
         return self._liveness is not None
 
-    def on_leadership_change(self, is_leader: bool) -> None:
-        """Start or stop to decide: this node gained or lost the leadership of the Raft group."""
+    def on_leadership_change(self, is_leader: bool, silent_before_s: float = 0.0) -> None:
+        """Start or stop to decide: this node gained or lost the leadership of the Raft group.
+
+        For ``silent_before_s`` no other node had led a majority of the group.
+        """
         if is_leader != (self._liveness is not None):
-            self._liveness = NodeLiveness.start(self._now_ms()) if is_leader else None
+            started = NodeLiveness.start(self._now_ms(), int(1000 * silent_before_s))
+            self._liveness = started if is_leader else None
             self._clock_skews_ms, self._skewed = {}, frozenset()
             self._changed.set()
 
@@ -87,8 +93,8 @@ class ControllerRunner:
         """Run the controller soon: the metadata has changed."""
         self._changed.set()
 
-    def receive_heartbeat(self, node: str, heartbeat: Heartbeat) -> Mapping[str, int]:
-        """Record a node's heartbeat; return how far the clock of each node is ahead, in ms.
+    def receive_heartbeat(self, node: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        """Record a node's heartbeat; return for how long another controller may have led, too.
 
         Raises ``NotLeader`` where another node runs the controller.
         Raises ``NodeNotFound`` if the cluster has no such node: it has not joined, or was removed.
@@ -109,7 +115,8 @@ class ControllerRunner:
             self._changed.set()
         if node not in self._metadata.state.nodes:
             raise NodeNotFound(f"there is no node {node} in the cluster")
-        return self._clock_skews_ms
+        age_ms = min(1000 * self._lease_age_s(), limits.NODE_SESSION_TIMEOUT_MS)
+        return HeartbeatAnswer(self._clock_skews_ms, math.ceil(age_ms))
 
     async def run(self) -> None:
         """Run the controller after each change and at intervals, until cancelled."""
@@ -120,6 +127,10 @@ class ControllerRunner:
                     await self._changed.wait()
             self._changed.clear()
             await self._run_once()
+
+    def _now_ms(self) -> int:
+        """Return the time by the machine: that of a loop is as old as what the loop is doing."""
+        return self._clock.uptime_us() // 1000
 
     def _pause_ms(self, liveness: NodeLiveness) -> int:
         """Return the time to the next pass: while all nodes are heard, until one may be overdue."""
@@ -220,7 +231,3 @@ def with_batches(commands: Iterable[AnyCommand]) -> list[AnyCommand]:
             )
         batched += some
     return batched
-
-
-def _loop_ms() -> int:
-    return int(asyncio.get_running_loop().time() * 1000)

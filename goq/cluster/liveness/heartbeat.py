@@ -11,6 +11,10 @@ After a silence the node may have been fenced, and others may lead what it led. 
 after one does not make its session valid: the node first catches up with the metadata, where it
 would find that. A controller that stood still answers itself; it cannot catch up if another one was
 elected meanwhile.
+
+A controller that was cut off answers until it knows, to itself too, while another one is elected.
+So an answer says how old its lease is, and counts as sent when that began. A new controller fences
+nobody before the session of that time is over (see ``raft.pysyncobj.election``).
 """
 
 from __future__ import annotations
@@ -21,14 +25,14 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from goq import limits
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock, next_beat
-from goq.cluster.controller.node_liveness import Heartbeat
+from goq.cluster.controller.node_liveness import Heartbeat, HeartbeatAnswer
 from goq.cluster.metadata.features import OWN_LEVEL
 from goq.cluster.rpc.server import CALL_PREFIX
 from goq.errors import GoqError, InvalidInput, NodeNotFound, NotLeader, TimedOut, Unavailable
@@ -62,7 +66,7 @@ class HeartbeatSender:
         self,
         name: str,
         heartbeat: Callable[[], Heartbeat],
-        on_local_heartbeat: Callable[[str, Heartbeat], Mapping[str, int]],
+        on_local_heartbeat: Callable[[str, Heartbeat], HeartbeatAnswer],
         call: Call,
         clock: Clock,
         is_registered: Callable[[], bool],
@@ -134,7 +138,7 @@ class HeartbeatSender:
                 break
 
     async def _send(self) -> None:
-        controller, sent_s = self.controller, asyncio.get_running_loop().time()
+        controller, sent_s = self.controller, self._now_s()
         if controller is None or self._has_diverged():
             return
         if self._unanswered_since_s is None:
@@ -145,22 +149,23 @@ class HeartbeatSender:
             unanswered_ms=int((sent_s - self._unanswered_since_s) * 1000),
         )
         if controller == self._name:
-            self.clock_skews_ms = self._on_local_heartbeat(self._name, heartbeat)
+            answer = self._on_local_heartbeat(self._name, heartbeat)
         else:
             try:
-                answer = await self._send_to(controller, heartbeat)
+                data = await self._send_to(controller, heartbeat)
             except (TimedOut, Unavailable):
                 raise
             except GoqError:
                 self._note_answer(controller, sent_s)
                 raise
-            self.clock_skews_ms = decode_clock_skews(answer)
-            round_trip_s = asyncio.get_running_loop().time() - sent_s
+            answer = decode_heartbeat_answer(data)
+            round_trip_s = self._now_s() - sent_s
             self._round_trips_ms.append(int(round_trip_s * 1000))
+        self.clock_skews_ms = answer.clock_skews_ms
         self._note_answer(controller, sent_s)
         self.has_left = False
         if not heartbeat.is_unanswered:  # else the controller did not count it
-            self._note_acknowledged(sent_s)
+            self._note_acknowledged(sent_s - answer.lease_age_ms / 1000)
 
     def _note_acknowledged(self, sent_s: float) -> None:
         if self._is_silent():
@@ -210,11 +215,15 @@ class HeartbeatSender:
         return self._catching_up is None and not self._has_diverged() and not self._is_silent()
 
     def _is_silent(self) -> bool:
-        silent_s = asyncio.get_running_loop().time() - self._acknowledged_s
+        silent_s = self._now_s() - self._acknowledged_s
         return (
             silent_s >= limits.NODE_SESSION_TIMEOUT_MS / 1000
             or self._raft_silent_s() >= limits.RAFT_SESSION_TIMEOUT_MS / 1000
         )
+
+    def _now_s(self) -> float:
+        """Return the time by the machine: that of a loop is as old as what the loop is doing."""
+        return self._clock.uptime_us() / 1_000_000
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True):
@@ -281,14 +290,26 @@ def decode_heartbeat(data: bytes) -> Heartbeat:
     )
 
 
-def encode_clock_skews(skews_ms: Mapping[str, int]) -> bytes:
-    """Return the answer to a heartbeat: how far the clock of each node is ahead, in ms."""
-    return msgspec.msgpack.encode(skews_ms)
+class _WireAnswer(msgspec.Struct, frozen=True, array_like=True):
+    clock_skews_ms: dict[str, int] = {}
+    lease_age_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-def decode_clock_skews(data: bytes) -> Mapping[str, int]:
-    """Return the clocks in an answer; empty from an earlier version, which says nothing."""
+_Answer = _WireAnswer | dict[str, int]
+"""Earlier versions send the clocks alone, and make nothing of anything else."""
+
+
+def encode_heartbeat_answer(answer: HeartbeatAnswer) -> bytes:
+    """Return the answer to a heartbeat as bytes."""
+    return msgspec.msgpack.encode(_WireAnswer(dict(answer.clock_skews_ms), answer.lease_age_ms))
+
+
+def decode_heartbeat_answer(data: bytes) -> HeartbeatAnswer:
+    """Return an answer; that of a version that says nothing, or something else, is empty."""
     try:
-        return msgspec.msgpack.decode(data, type=dict[str, int]) if data else {}
+        wire: Any = msgspec.msgpack.decode(data, type=_Answer) if data else _WireAnswer()
     except msgspec.MsgspecError:
-        return {}
+        return HeartbeatAnswer()
+    if isinstance(wire, dict):
+        return HeartbeatAnswer(wire)
+    return HeartbeatAnswer(wire.clock_skews_ms, wire.lease_age_ms)

@@ -55,7 +55,9 @@ class ResponsePreVote(_Message, tag="response_pre_vote"):
 
 
 class ResponseVote(_Message, tag="response_vote"):
-    """A granted vote."""
+    """A granted vote, and for how long its voter had followed nobody, as later versions say."""
+
+    silent_ms: Count | UnsetType = UNSET
 
 
 class TimeoutNow(_Message, tag="timeout_now"):
@@ -65,7 +67,8 @@ class TimeoutNow(_Message, tag="timeout_now"):
 class AppendEntries(_Message, tag="append_entries"):
     """The leader's entries after ``prevLogIdx``; without entries, a heartbeat.
 
-    ``digest`` is that of the leader's state after the entry that it names.
+    ``digest`` is that of the leader's state after the entry that it names. ``sent_ms`` is the
+    leader's monotonic time, which the reply has again; earlier versions know neither.
     """
 
     commit_index: Count
@@ -74,6 +77,7 @@ class AppendEntries(_Message, tag="append_entries"):
     prevLogTerm: Count
     entries: list[tuple[Command, Count, Count]]
     digest: tuple[Count, Digest] | UnsetType = UNSET
+    sent_ms: Count | UnsetType = UNSET
 
 
 class NextNodeIdx(_Message, tag="next_node_idx"):
@@ -86,6 +90,7 @@ class NextNodeIdx(_Message, tag="next_node_idx"):
     next_node_idx: Count
     success: bool
     snapshot_from: Count | UnsetType = UNSET
+    sent_ms: Count | UnsetType = UNSET
 
 
 class Snapshot(_Message, tag="snapshot"):
@@ -99,6 +104,7 @@ class Snapshot(_Message, tag="snapshot"):
     crc32c: Count
     offset: Count
     data: bytes
+    sent_ms: Count | UnsetType = UNSET
 
 
 class SnapshotReply(_Message, tag="snapshot_reply"):
@@ -106,6 +112,7 @@ class SnapshotReply(_Message, tag="snapshot_reply"):
 
     index: Count
     offset: Count
+    sent_ms: Count | UnsetType = UNSET
 
 
 class ApplyCommand(Struct, tag_field="type", tag="apply_command"):

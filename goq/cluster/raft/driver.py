@@ -111,6 +111,8 @@ class RaftStatus(msgspec.Struct, frozen=True):
     ``unconnected`` are those without a connection for ``limits.RAFT_UNCONNECTED_S``.
     ``other_secret`` are members that have another secret than this one. ``in_touch_s`` is the
     latest time, monotonic, when this member heard its leader, or led and heard a majority.
+    ``lease_began_s`` is when its lease as the leader began, and ``silent_before_s`` how long before
+    its election those of former leaders had begun, at the least; see ``election.py``.
     """
 
     leader: str | None = None
@@ -128,6 +130,8 @@ class RaftStatus(msgspec.Struct, frozen=True):
     unconnected: frozenset[str] = frozenset()
     other_secret: tuple[str, ...] = ()
     in_touch_s: float | None = None
+    lease_began_s: float = -math.inf
+    silent_before_s: float = 0.0
 
 
 class Driver:
@@ -271,7 +275,9 @@ class Driver:
             self._schedule_tick()
             return
         if raft.is_in_touch:
-            self.status = msgspec.structs.replace(self.status, in_touch_s=now_s)
+            self.status = msgspec.structs.replace(
+                self.status, in_touch_s=now_s, lease_began_s=raft.lease_began_s()
+            )
         if not self.status.is_leader:
             self._arm(raft.tick_due_in_s())  # it stands later, as it heard its leader
 
@@ -338,6 +344,8 @@ class Driver:
             unconnected=self._unconnected(raft),
             other_secret=self._identity.other_secret(self._loop.time()),
             in_touch_s=in_touch_s,
+            lease_began_s=raft.lease_began_s(),
+            silent_before_s=raft.silent_before_s,
         )
         if _reported_fields(before) != _reported_fields(self.status):
             self._on_status_change(self.status)

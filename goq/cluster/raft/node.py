@@ -22,6 +22,7 @@ from goq.clock import next_beat
 from goq.cluster.raft import codec
 from goq.cluster.raft.driver import Driver, RaftSettings, RaftStatus
 from goq.cluster.raft.member import RaftMember, check_member
+from goq.cluster.raft.pysyncobj.core import now_s
 from goq.cluster.raft.state_machine.state_machine import (
     AppliedEntry,
     Proposal,
@@ -126,8 +127,12 @@ class RaftNode:
 
     def silent_s(self) -> float:
         """Return for how long this member has not heard its leader; infinite if it never has."""
-        in_touch_s, loop = self.status.in_touch_s, self._app_loop
-        return math.inf if in_touch_s is None or loop is None else loop.time() - in_touch_s
+        in_touch_s = self.status.in_touch_s
+        return math.inf if in_touch_s is None else now_s() - in_touch_s
+
+    def lease_age_s(self) -> float:
+        """Return for how long this leader's lease has run; infinite without one."""
+        return max(0.0, now_s() - self.status.lease_began_s)
 
     @property
     def leader(self) -> str | None:

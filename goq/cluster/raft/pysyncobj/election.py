@@ -5,6 +5,11 @@ that changes no term (Ongaro's thesis, 9.6). So a member that alone is cut off, 
 does not depose a leader that the others hear. For the same reason a member that has heard its
 leader lately takes no part in an election, unless that leader itself hands over (4.2.3).
 
+A leader has a *lease* from the moment at which it sent what a majority has answered: nobody else
+was elected before. Voters say for how long they had followed nobody. So whoever is elected knows
+when the leases of all former leaders had begun, at the latest: before the shortest silence. One
+after a closed connection counts from what was heard last, as the leader may live.
+
 A member that is in a later term answers a leader of an earlier one with its term, and the leader
 steps down: otherwise the two would never talk again. Votes are counted by voter.
 
@@ -28,8 +33,12 @@ PRE_VOTE_LEVEL = 1
 class _SyncObj(ticking._SyncObj):
     """Elects."""
 
+    silent_before_s = 0.0
+    """For how long each voter had followed nobody, when this member was elected last."""
+
     _leader_heard_s = -math.inf
     _elected_s = -math.inf
+    _votes_silent_s = 0.0
     _pre_vote_term = 0
     _vote_term = 0
 
@@ -37,6 +46,8 @@ class _SyncObj(ticking._SyncObj):
         super()._adopt(*parts)
         self._pre_voters: set[RaftMember] = set()
         self._voters: set[RaftMember] = set()
+        self._followed_s: dict[RaftMember, float] = {}
+        self._last_followed_s = now_s()  # what it followed before its start it does not know
 
     def _stand_if_due(self) -> None:
         """Begin an election if the leader was silent for too long, or has handed over."""
@@ -65,6 +76,7 @@ class _SyncObj(ticking._SyncObj):
         self.__setCurrentTerm(self.__raftCurrentTerm + 1, self.__selfNode.id)
         self._vote_term = self.__raftCurrentTerm
         self._voters.clear()
+        self._votes_silent_s = self.__silent_s()
         more = {"is_transfer": True} if is_transfer and self._knows_pre_votes() else {}
         self.__ask("request_vote", self.__raftCurrentTerm, **more)
         self.__onLeaderChanged()
@@ -117,11 +129,15 @@ class _SyncObj(ticking._SyncObj):
             return
         self.__setCurrentTerm(self.__raftCurrentTerm, node.id)
         self.__raftElectionDeadline = now_s() + self.__generateRaftTimeout()
-        self.__transport.send(node, {"type": "response_vote", "term": message["term"]})
+        silent_ms = int(1000 * self.__silent_s())
+        vote = {"type": "response_vote", "term": message["term"], "silent_ms": silent_ms}
+        self.__transport.send(node, vote)
 
     def _on_response_vote(self, node: RaftMember, message: dict[str, Any]) -> None:
         if self.__raftState == _CANDIDATE and message["term"] == self._vote_term:
             self._voters.add(node)
+            silent_s = message.get("silent_ms", 0) / 1000
+            self._votes_silent_s = min(self._votes_silent_s, silent_s)
             self.__win_with_majority()
 
     def _on_timeout_now(self, node: RaftMember, message: dict[str, Any]) -> None:
@@ -138,7 +154,7 @@ class _SyncObj(ticking._SyncObj):
         self.__onLeaderChanged()
 
     def _on_leader_heard(self) -> None:
-        self._leader_heard_s = now_s()
+        self._leader_heard_s = self._last_followed_s = now_s()
         self._pre_vote_term = 0
 
     def __is_up_to_date(self, message: dict[str, Any]) -> bool:
@@ -154,6 +170,21 @@ class _SyncObj(ticking._SyncObj):
         window_s = conf.raftMinTimeout - conf.appendEntriesPeriod
         return bool(now_s() - self._leader_heard_s < window_s)
 
+    def lease_began_s(self) -> float:
+        """Return since when, at the latest, no other member can have been elected before this time.
+
+        It is the time at which this leader, or former leader, had sent what a majority answered.
+        """
+        needed = (len(self.__otherNodes) + 1) // 2
+        if not needed:
+            return now_s()
+        followed_s = (self._followed_s.get(node, -math.inf) for node in self.__otherNodes)
+        return sorted(followed_s, reverse=True)[needed - 1]
+
+    def __silent_s(self) -> float:
+        """Return for how long this member has followed nobody, and led nobody."""
+        return max(0.0, now_s() - max(self._last_followed_s, self.lease_began_s()))
+
     @property
     def is_in_touch(self) -> bool:
         """Whether this member has heard its leader lately, or leads and hears a majority."""
@@ -165,6 +196,7 @@ class _SyncObj(ticking._SyncObj):
 
     def __win_with_majority(self) -> None:
         if self.__is_majority(self._voters):
+            self.silent_before_s = self._votes_silent_s
             self.__onBecomeLeader()
             self._elected_s = now_s()
 

@@ -95,6 +95,7 @@ class _SyncObj(leading._SyncObj):
             "round": message.get("round", 0),
             "next_node_idx": index,
             "success": success,
+            **_sent_ms_of(message),
         } | self.__snapshot_request()
 
     def __snapshot_request(self) -> dict[str, int]:
@@ -141,7 +142,7 @@ class _SyncObj(leading._SyncObj):
             self.__install(copy)
             self.__acknowledge(node, message, copy.index)
             return
-        reply = {"type": "snapshot_reply", "term": message["term"]}
+        reply = {"type": "snapshot_reply", "term": message["term"], **_sent_ms_of(message)}
         self.__transport.send(node, reply | {"index": copy.index, "offset": offset})
 
     def __install(self, copy: SnapshotMetadata) -> None:
@@ -165,6 +166,11 @@ class _SyncObj(leading._SyncObj):
         for index in sorted(passed):
             for _, callback in self.__commandsWaitingCommit.pop(index):
                 callback(None, FAIL_REASON.UNKNOWN_OUTCOME)
+
+
+def _sent_ms_of(message: dict[str, Any]) -> dict[str, Any]:
+    """Return what a reply repeats; nothing for a leader of an earlier version."""
+    return {"sent_ms": message["sent_ms"]} if "sent_ms" in message else {}
 
 
 _Handler = Callable[[_SyncObj, RaftMember, dict[str, Any]], None]

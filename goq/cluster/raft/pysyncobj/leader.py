@@ -24,7 +24,7 @@ class _SyncObj(electing._SyncObj):
             self._on_later_term(message["term"])
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
-        self.__lastResponseTime[node] = now_s()
+        self.__note_answer(node, message)
         self._snapshots_wanted.pop(node, None)
         if "snapshot_from" in message:
             self._snapshots_wanted[node] = message["snapshot_from"]
@@ -36,6 +36,13 @@ class _SyncObj(electing._SyncObj):
             self._rounds[node] = message["round"] + 1
             self.__raftNextIndex[node] = max(self.__raftMatchIndex[node] + 1, wanted)
             self.__newAppendEntriesTime = 0  # send at the next tick
+
+    def __note_answer(self, node: RaftMember, message: dict[str, Any]) -> None:
+        """Note when this leader was answered, and when it had sent what is answered."""
+        self.__lastResponseTime[node] = answered_s = now_s()
+        sent_ms = message.get("sent_ms")
+        sent_s = answered_s if sent_ms is None else min(sent_ms / 1000, answered_s)
+        self._followed_s[node] = max(self._followed_s.get(node, sent_s), sent_s)
 
     def __sendAppendEntries(self) -> None:
         self.__newAppendEntriesTime = now_s() + self.__conf.appendEntriesPeriod
@@ -67,6 +74,7 @@ class _SyncObj(electing._SyncObj):
                 "prevLogIdx": previous.index,
                 "prevLogTerm": previous.term,
                 "entries": [tuple(entry) for entry in entries],
+                "sent_ms": int(1000 * now_s()),
             }
             digest = self._comparison.latest
             if digest is not None:
@@ -85,11 +93,12 @@ class _SyncObj(electing._SyncObj):
                 return
         piece = snapshots.next_chunk(node.id, self.__conf.raftMaxTimeout)
         piece |= {"term": self.__raftCurrentTerm, "commit_index": self.__raftCommitIndex}
+        piece["sent_ms"] = int(1000 * now_s())
         self.__transport.send(node, piece)
 
     def _on_snapshot_reply(self, node: RaftMember, message: dict[str, Any]) -> None:
         if self.__raftState != _LEADER or message["term"] != self.__raftCurrentTerm:
             return
-        self.__lastResponseTime[node] = now_s()
+        self.__note_answer(node, message)
         if self._snapshots.on_reply(node.id, message["index"], message["offset"]):
             self.__newAppendEntriesTime = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from goq import limits
 from goq.clock import ManualClock
 from goq.cluster.controller.controller import IS_RAFT_SILENT
-from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
+from goq.cluster.controller.node_liveness import Heartbeat, HeartbeatAnswer, NodeLiveness
 from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.metadata.commands import AnyCommand, FenceNode, SetNodeHealth
 from goq.cluster.metadata.results import Accepted
@@ -37,21 +38,30 @@ class Setting:
     """A runner that leads, with a clock in the test's hands."""
 
     def __init__(self, *, reachable: tuple[str, ...]) -> None:
-        self.now_ms = 0
+        self._clock = ManualClock(0)
         self.handed_over_ms: list[int] = []
         self.fails = False
+        self.lease_age_s = 0.0
         self.metadata = Metadata()
         metadata: Any = self.metadata
         self.runner = ControllerRunner(
             metadata,
             SimpleNamespace,
-            ManualClock(),
+            self._clock,
             self._is_port_closed,
             reachable_members=lambda: reachable,
             hand_over=self._hand_over,
-            now_ms=lambda: self.now_ms,
+            lease_age_s=lambda: self.lease_age_s,
         )
         self.runner.on_leadership_change(True)
+
+    @property
+    def now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self._clock.advance_ms(now_ms - self.now_ms)
 
     async def _is_port_closed(self, _url: str) -> bool:
         return False
@@ -175,3 +185,18 @@ def test_a_controller_of_nodes_that_are_heard_passes_when_one_may_be_overdue() -
 
     asyncio.run(run())
     assert pauses_ms == [301, 51, limits.CONTROLLER_INTERVAL_MS, limits.CONTROLLER_INTERVAL_MS]
+
+
+def test_an_answer_tells_for_how_long_another_controller_may_have_been_elected() -> None:
+    setting = Setting(reachable=("n1", "n2", "n3"))
+    for lease_age_s, told_ms in ((0.0, 0), (0.1301, 131), (60.0, 1000), (math.inf, 1000)):
+        setting.lease_age_s = lease_age_s
+        answer = setting.runner.receive_heartbeat("n1", Heartbeat(1, feature_level=0))
+        assert answer == HeartbeatAnswer({}, told_ms)
+
+
+def test_a_new_controller_knows_for_how_long_nobody_led() -> None:
+    setting = Setting(reachable=("n1", "n2"))
+    setting.runner.on_leadership_change(False)
+    setting.runner.on_leadership_change(True, 0.4567)
+    assert setting.runner._liveness == NodeLiveness.start(0, 456)

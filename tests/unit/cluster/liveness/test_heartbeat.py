@@ -11,14 +11,15 @@ import msgspec
 import pytest
 
 from goq.clock import ManualClock
-from goq.cluster.controller.node_liveness import Heartbeat
+from goq.cluster.controller.node_liveness import Heartbeat, HeartbeatAnswer
 from goq.cluster.liveness import heartbeat
 from goq.cluster.liveness.heartbeat import (
     HAS_LEFT,
     HeartbeatSender,
     decode_heartbeat,
-    encode_clock_skews,
+    decode_heartbeat_answer,
     encode_heartbeat,
+    encode_heartbeat_answer,
 )
 from goq.errors import (
     Conflict,
@@ -68,7 +69,7 @@ def sender(
     found = HeartbeatSender(
         "n1",
         lambda: HEARTBEAT,
-        lambda _node, _heartbeat: {},
+        lambda _node, _heartbeat: HeartbeatAnswer(),
         controller.call,
         ManualClock(CLOCK_MS * 1000),
         lambda: True,
@@ -111,7 +112,8 @@ def test_a_node_learns_the_clocks_from_the_answer_if_there_is_one() -> None:
         controller = Controller(is_earlier_version=False)
         heartbeats = sender(controller)
         for answer, known in (
-            (encode_clock_skews({"n1": -3, "n2": 4}), {"n1": -3, "n2": 4}),
+            (encode_heartbeat_answer(HeartbeatAnswer({"n1": -3}, 5)), {"n1": -3}),
+            (msgspec.msgpack.encode({"n1": -3, "n2": 4}), {"n1": -3, "n2": 4}),
             (b"", {}),
             (b"\xc1", {}),
         ):
@@ -122,6 +124,14 @@ def test_a_node_learns_the_clocks_from_the_answer_if_there_is_one() -> None:
             assert heartbeats.has_session()
 
     asyncio.run(run())
+
+
+def test_an_answer_of_a_later_version_reads_as_far_as_it_is_known() -> None:
+    answer = HeartbeatAnswer({"n1": -3}, 5)
+    assert decode_heartbeat_answer(encode_heartbeat_answer(answer)) == answer
+    later = msgspec.msgpack.encode([{"n1": -3}, 5, "later"])
+    assert decode_heartbeat_answer(later) == answer
+    assert decode_heartbeat_answer(msgspec.msgpack.encode([{}, -5])) == HeartbeatAnswer()
 
 
 @pytest.mark.parametrize("data", [b"", b"\x90", b"\xc1", msgspec.msgpack.encode(["3"] * 7)])
@@ -183,19 +193,26 @@ def test_a_node_whose_metadata_differs_sends_nothing_and_has_no_session() -> Non
 
 
 class Moments:
-    """The time of the event loop, which a test moves."""
+    """The time of a node, which a test moves."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_s = asyncio.get_running_loop().time()
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now_s)
+    def __init__(self, heartbeats: HeartbeatSender) -> None:
+        self._clock: Any = heartbeats._clock
+        self._began_us = self._clock.uptime_us()
+
+    @property
+    def now_s(self) -> float:
+        return (self._clock.uptime_us() - self._began_us) / 1_000_000
+
+    @now_s.setter
+    def now_s(self, now_s: float) -> None:
+        self._clock.now_us = self._began_us + round(1_000_000 * now_s)
 
 
-def test_a_heartbeat_says_for_how_long_this_controller_has_not_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_heartbeat_says_for_how_long_this_controller_has_not_answered() -> None:
     async def run() -> None:
         controller = Controller(is_earlier_version=False)
-        heartbeats, moments = sender(controller), Moments(monkeypatch)
+        heartbeats = sender(controller)
+        moments = Moments(heartbeats)
         answering = heartbeats._call
 
         async def lose_the_answer(node: str, path: str, body: bytes) -> bytes:
@@ -236,7 +253,8 @@ def test_a_refused_heartbeat_is_an_answered_one(
 ) -> None:
     async def run() -> None:
         controller = Controller(is_earlier_version=False)
-        heartbeats, moments = sender(controller), Moments(monkeypatch)
+        heartbeats = sender(controller)
+        moments = Moments(heartbeats)
         answering = heartbeats._call
 
         async def fail(*_: object) -> bytes:
@@ -273,13 +291,11 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_node_that_was_silent_has_no_session_before_it_knows_the_newest_metadata(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_that_was_silent_has_no_session_before_it_knows_the_newest_metadata() -> None:
     async def run() -> None:
         metadata = Metadata()
         heartbeats = sender(Controller(is_earlier_version=False), catch_up=metadata.catch_up)
-        moments = Moments(monkeypatch)
+        moments = Moments(heartbeats)
         for silent_s, catches_up in ((0, True), (0.999, False), (1, True)):
             moments.now_s += silent_s
             before = len(metadata.caught_up)
@@ -292,6 +308,42 @@ def test_a_node_that_was_silent_has_no_session_before_it_knows_the_newest_metada
                 metadata.caught_up[-1].set_result(None)
                 await settled()
             assert heartbeats.has_session()
+
+    asyncio.run(run())
+
+
+def test_an_answer_keeps_the_session_from_the_beginning_of_the_controllers_lease() -> None:
+    """Another controller may have been elected since, which heard nothing of this node."""
+
+    async def run() -> None:
+        controller = Controller(is_earlier_version=False)
+        heartbeats = sender(controller)
+        moments = Moments(heartbeats)
+        controller.answer = encode_heartbeat_answer(HeartbeatAnswer({}, 300))
+        await heartbeats.send()
+        await settled()
+        for passed_s, has_session in ((0.699, True), (0.002, False)):
+            moments.now_s += passed_s
+            assert heartbeats.has_session() == has_session
+        controller.answer = encode_heartbeat_answer(HeartbeatAnswer({}, 1000))
+        await heartbeats.send()
+        await settled()
+        assert not heartbeats.has_session()
+
+    asyncio.run(run())
+
+
+def test_the_controllers_own_session_is_no_longer_than_its_lease() -> None:
+    async def run() -> None:
+        heartbeats = sender(Controller(is_earlier_version=False))
+        moments = Moments(heartbeats)
+        heartbeats._on_local_heartbeat = lambda _node, _heartbeat: HeartbeatAnswer({}, 900)
+        heartbeats.set_controller("n1")
+        await heartbeats.send()
+        await settled()
+        assert heartbeats.has_session()
+        moments.now_s += 0.101
+        assert not heartbeats.has_session()
 
     asyncio.run(run())
 
@@ -326,13 +378,11 @@ def test_a_node_that_hears_nothing_of_the_raft_group_has_no_session() -> None:
     asyncio.run(run())
 
 
-def test_a_second_silence_is_caught_up_with_from_its_own_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_second_silence_is_caught_up_with_from_its_own_end() -> None:
     async def run() -> None:
         metadata = Metadata()
         heartbeats = sender(Controller(is_earlier_version=False), catch_up=metadata.catch_up)
-        moments = Moments(monkeypatch)
+        moments = Moments(heartbeats)
         for _ in range(2):
             await heartbeats.send()
             await settled()
