@@ -98,13 +98,14 @@ class Gateway:
     ) -> Response:
         """Answer with the changes that were acknowledged while this node was away.
 
-        If it cannot know of any, it answers by what it knows, as a node that is cut off does. One
-        that has never had any metadata, such as a node that the others refuse, knows nothing.
+        A node that is cut off cannot know of any, and answers by what it knows. One that only was
+        too slow to ask is not cut off: the client is to ask again. One that has never had any
+        metadata, such as a node that the others refuse, knows nothing.
         """
         try:
             await self._freshness.catch_up()
         except Unavailable as error:
-            if not self._freshness.version:
+            if self._freshness.must_catch_up or not self._freshness.version:
                 return problem_response(error)
         answer = self._route(request, route, values)
         return answer if isinstance(answer, Response) else await answer

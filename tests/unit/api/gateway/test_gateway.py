@@ -31,14 +31,21 @@ class _Starting:
     """A node that leads all partitions, and has old metadata until it has caught up."""
 
     def __init__(
-        self, *, must_catch_up: bool = True, is_cut_off: bool = False, version: int = 1
+        self,
+        *,
+        must_catch_up: bool = True,
+        is_cut_off: bool = False,
+        is_slow: bool = False,
+        version: int = 1,
     ) -> None:
         self.must_catch_up = must_catch_up
         self.version = self.reconciled_version = version
         self._is_cut_off = is_cut_off
+        self._is_slow = is_slow
 
     async def catch_up(self) -> None:
-        if self._is_cut_off:
+        if self._is_cut_off or self._is_slow:
+            self.must_catch_up = not self._is_cut_off
             raise Unavailable("no other node answers")
         self.version = self.reconciled_version = 2
 
@@ -81,6 +88,13 @@ def test_what_shows_or_changes_metadata_waits_for_changes_that_did_not_wait_for_
 
 def test_a_node_that_starts_cut_off_shows_what_it_knows() -> None:
     assert b"1" in _Starting(is_cut_off=True).answer(_SHOW)
+
+
+@pytest.mark.parametrize("routing", [_SHOW, CustomRouting.SHOW_METADATA])
+def test_a_node_that_hears_the_others_and_cannot_catch_up_in_time_shows_nothing_old(
+    routing: RoutingPolicy,
+) -> None:
+    assert b'"unavailable"' in _Starting(is_slow=True).answer(routing)
 
 
 @pytest.mark.parametrize("routing", [_SHOW, _CHANGE])
