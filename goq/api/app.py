@@ -47,7 +47,7 @@ from goq.api.routes.search import SearchRoutes
 from goq.api.routes.tokens import TokenRoutes
 from goq.api.routes.topics import HistoryRoutes, TopicRoutes
 from goq.api.routes.trace import TraceRoutes
-from goq.api.routing_policy import ToAllLeaders
+from goq.api.routing_policy import ToAllLeaders, ToPartitionLeader
 from goq.api.views.group_backlog import ReadyAges
 from goq.api.views.health import cluster_problems
 from goq.api.views.live.node_load import NodeLoadReader
@@ -60,7 +60,7 @@ from goq.broker.broker import Broker
 from goq.broker.topic.admin.start_queue import StartQueue
 from goq.cluster.admin.standalone_view import StandaloneView
 from goq.config.backup import BackupConfig
-from goq.errors import NotAllowed
+from goq.errors import NotAllowed, NotLeader
 from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
 from goq.http.tls.server_certificate import ServerCertificate
@@ -71,6 +71,7 @@ from goq.storage.disk_space import DiskSpace
 
 if TYPE_CHECKING:
     from goq.cluster.cluster_node import ClusterNode
+    from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 
 CLUSTER_VERSION: Final = "Goq-Cluster"
 """The response header with the version of the cluster metadata.
@@ -177,6 +178,8 @@ class App:
             *operations.routes(),
         ]
         routes = [_refusing_in_part(route, broker) for route in routes]
+        if cluster is not None:
+            routes = [_refusing_without_session(route, cluster.leaders) for route in routes]
         operations.describe(routes)
         internal: list[Route] = []
         if cluster is not None:
@@ -265,6 +268,21 @@ def _refusing_in_part(route: Route, broker: Broker) -> Route:
             topic = broker.topics.get(policy.topic_of(request, values) or "")
             if topic is not None:
                 topic.partitions.check_all_open()
+        answer = handler(request, *values)
+        return answer if isinstance(answer, Response) else await answer
+
+    return replace(route, handler=handle)
+
+
+def _refusing_without_session(route: Route, leaders: PartitionLeaders) -> Route:
+    """Have a route that tells states refuse, whoever asks, while this node may have been fenced."""
+    policy, handler = route.routing, route.handler
+    if not isinstance(policy, ToPartitionLeader) or not policy.needs_session:
+        return route
+
+    async def handle(request: Request, *values: str) -> Response:
+        if not leaders.has_session():
+            raise NotLeader("another node may lead this partition by now", retry_after_ms=500)
         answer = handler(request, *values)
         return answer if isinstance(answer, Response) else await answer
 

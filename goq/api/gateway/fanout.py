@@ -209,12 +209,8 @@ class Fanout:
             wrong |= {number for number, count in Counter(covered).items() if count > 1}
         return partition_moving(topic, min(wrong)) if wrong else None
 
-    async def ask_partition_leader(
-        self, topic: str, number: int, request: Request, *, needs_session: bool = False
-    ) -> Response:
+    async def ask_partition_leader(self, topic: str, number: int, request: Request) -> Response:
         """Return the answer of a partition's leader, also when it changes meanwhile.
-
-        With ``needs_session`` this node answers only while it cannot have been fenced.
 
         Raises ``PartitionOffline`` after a timeout, ``TimedOut`` if a leader may have carried out
         the request, ``Unavailable`` if it did not answer a read.
@@ -225,8 +221,6 @@ class Fanout:
             failure: Unavailable | None = None
             try:
                 url = self.partition_leaders.leader_url(topic, number)
-                if url is None and needs_session and not self.partition_leaders.has_session():
-                    raise NotLeader(f"another node may lead partition {number} of {topic} by now")
                 response = await self.ask(url, request)
                 if response.status != NotLeader.http_status:
                     return response

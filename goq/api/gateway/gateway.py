@@ -148,16 +148,12 @@ class Gateway:
         except NotLeader:
             pass
         request.outlives_eof = not route.waits
-        answer = self._ask_leader(request, *found, needs_session=routing.needs_session)
+        answer = self._ask_leader(request, *found)
         return self._router.interruptible(request, route, answer) if route.waits else answer
 
-    async def _ask_leader(
-        self, request: Request, topic: str, number: int, *, needs_session: bool
-    ) -> Response:
+    async def _ask_leader(self, request: Request, topic: str, number: int) -> Response:
         try:
-            return await self._fanout.ask_partition_leader(
-                topic, number, request, needs_session=needs_session
-            )
+            return await self._fanout.ask_partition_leader(topic, number, request)
         except GoqError as error:
             return problem_response(error)
 

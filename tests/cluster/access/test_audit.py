@@ -74,8 +74,9 @@ def test_a_leader_that_may_have_been_fenced_does_not_say_where_the_trail_ends(
     monkeypatch.setattr(limits, "FORWARD_LEADER_WAIT_S", 0.1)
     leader = str(cluster.state("n1").topics[AUDIT_TOPIC].partitions[0].leader)
     monkeypatch.setattr(cluster.cluster_node(leader).leaders, "has_session", lambda: False)
-    answer = ask(cluster, leader, "GET", "/v1/audit")
-    assert (answer.status, answer.json["code"]) == (503, "partition_offline")
+    for name in NAMES:
+        answer = ask(cluster, name, "GET", "/v1/audit")
+        assert (name, answer.status, answer.json["code"]) == (name, 503, "partition_offline")
 
 
 def test_the_cluster_is_operated_also_while_nothing_can_be_recorded(

@@ -90,11 +90,13 @@ def test_a_leader_that_may_have_been_fenced_tells_parts_of_its_log_and_no_states
     leaders = cluster.cluster_node(name).leaders
     monkeypatch.setattr(leaders, "has_session", lambda: False)
     message = f"/v1/messages/{moving}:{_MOVING}:0"
-    for path in (message, f"{message}/trace", f"/v1/topics/{moving}/groups/g"):
-        answer = cluster.by_name[name].request("GET", path)
-        assert (path, answer.status, answer.json["code"]) == (path, 503, "partition_offline")
     log = f"/v1/topics/{moving}/messages?partition={_MOVING}"
-    assert len(cluster.by_name[name].call("GET", log)["messages"]) == 1
+    for asked in NAMES:
+        for path in (message, f"{message}/trace", f"/v1/topics/{moving}/groups/g"):
+            answer = cluster.by_name[asked].request("GET", path)
+            refused = (answer.status, answer.json["code"])
+            assert (asked, path, *refused) == (asked, path, 503, "partition_offline")
+        assert len(cluster.by_name[asked].call("GET", log)["messages"]) == 1
 
 
 def test_a_leader_that_may_have_been_fenced_reads_nothing_up_to_a_time(
@@ -126,8 +128,10 @@ def test_a_leader_that_may_have_been_fenced_does_not_say_that_a_message_to_chang
     name = str(cluster.leaders(moving)[_MOVING])
     monkeypatch.setattr(cluster.cluster_node(name).leaders, "has_session", lambda: False)
     next_leader_may_have = f"/v1/messages/{moving}:{_MOVING}:1"
-    answer = cluster.by_name[name].request(method, next_leader_may_have, body)
-    assert (answer.status, answer.json["code"]) == (503, "partition_offline")
+    for asked in NAMES:
+        answer = cluster.by_name[asked].request(method, next_leader_may_have, body)
+        refused = (answer.status, answer.json["code"])
+        assert (asked, *refused) == (asked, 503, "partition_offline")
 
 
 def test_a_topic_shows_it_as_offline(cluster: RunningCluster, moving: str) -> None:
