@@ -12,7 +12,13 @@ from goq.http.message import Handler, Request, Response
 
 _STATUSES: Final = frozenset({404, 409})
 _MISSES: Final = frozenset(
-    {"topic_not_found", "partition_not_found", "group_not_found", "topic_exists"}
+    {
+        "topic_not_found",
+        "partition_not_found",
+        "group_not_found",
+        "topic_exists",
+        "not_found",  # of a schedule or a token
+    }
 )
 
 

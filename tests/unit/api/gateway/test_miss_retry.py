@@ -13,6 +13,7 @@ from goq.errors import (
     GroupNotFound,
     LeaseLost,
     MemberNotFound,
+    NotFound,
     TopicExists,
     TopicNotFound,
     Unavailable,
@@ -56,7 +57,10 @@ class _Node:
         raise AssertionError("nothing was changed")
 
 
-@pytest.mark.parametrize("miss", [_MISS, GroupNotFound("no group"), TopicExists("it exists")])
+@pytest.mark.parametrize(
+    "miss",
+    [_MISS, GroupNotFound("no group"), TopicExists("it exists"), NotFound("no schedule or token")],
+)
 @pytest.mark.parametrize("later", [True, False])
 def test_a_miss_is_looked_at_again_when_a_change_was_missing(miss: GoqError, later: bool) -> None:
     node = _Node(miss, _FOUND, lacks=1)
