@@ -111,16 +111,20 @@ def prune_place(place: BackupPlace, before_us: int, now_s: float | None = None) 
     ``now_s`` is the time now, by which objects of a store are young, that of the clock without it.
 
     Raises ``CorruptData`` or ``UnsupportedFormat``, with nothing removed, if a manifest cannot be
-    read: its objects are unknown.
+    read: its objects are unknown. Raises ``Conflict`` if it stood still for too long.
     """
     now_s = time.time() if now_s is None else now_s
     with place.locked(exclusive=True), place.marked() as renew_mark:
-        found = [(each.name, _manifest_of(each)) for each in place.all()]
+        found = list[tuple[str, BackupManifest]]()
+        for name in place.names():
+            found.append((name, _manifest_of(place.read(name))))
+            renew_mark()
         stay = {name for name, _ in found[-1:]}
         stay |= set([name for name, each in found if each.time_us <= now_s * 1e6][-1:])
         stay |= set([name for name, each in found if not each.missing][-1:])
         old = [n for n, each in found if n not in stay and each.time_us < before_us]
         for name in old:
+            renew_mark()
             place.remove(name)
         kept = {file.digest for name, each in found if name not in old for file in each.files}
         unused = place.removable_names(kept, now_s)

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,20 +32,26 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from goq.backup.manifest import BackupManifest, decode_manifest, encode_manifest
+from goq.clock import SystemClock
 from goq.errors import Conflict, CorruptData, NotFound, UnsupportedFormat, UsageError
 from goq.storage.archive.object_store import SCHEME, StoreDisk
 from goq.storage.disk import Disk
+from goq.units import format_time_us
 
 TEMPORARY_NAME: Final = "object.new"
 YOUNG_S: Final = 24 * 3600.0
-MARK_S_MAX: Final = 3600.0
-"""For how long a removal counts as under way after its last mark; it may have been killed."""
+MARK_S_MAX: Final = 600.0
+"""For how long a removal counts as under way after its last mark; it may have been killed.
+
+It renews its mark ten times as often, and ends once it has not for half of that.
+"""
 CLOCK_SKEW_US_MAX: Final = 10_000_000
 """How far the clocks of the nodes with one place may differ."""
 _UPLOAD_NAME = re.compile(r"object\.new\.[0-9a-f]{16}", re.ASCII)
 _MANIFEST_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z\.backup", re.ASCII)
 _OBJECT_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SUFFIX: Final = ".backup"
+_MARK: Final = b"prune\n"
 _READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -235,27 +241,39 @@ class BackupPlace:
         if self.store is None:
             return
         _, written_s = self.store.changes(self.manifests)[self._path_of(name).name]
-        marks = self.store.changes(self._marks).values()
-        if any(marked_s > written_s - MARK_S_MAX for _, marked_s in marks):
-            raise Conflict(f"a prune of {self.where} is under way, or was killed within the last"
-                           " hour; back up again when it is done")  # fmt: skip
+        marks = [marked_s for _, marked_s in self.store.changes(self._marks).values()]
+        until_s = max(marks, default=-math.inf) + MARK_S_MAX
+        if until_s > written_s:
+            until = format_time_us(int(until_s) * 1_000_000)
+            raise Conflict(f"a prune of {self.where} is under way, or was killed; back up again"
+                           f" when it is done, or after {until} if it was killed")  # fmt: skip
 
     @contextmanager
     def marked(self) -> Generator[Callable[[], None]]:
-        """Tell backups to a store of a removal; what is returned goes before each deletion."""
+        """Tell backups to a store of a removal; what is returned goes before each deletion.
+
+        It raises ``Conflict`` if backups may have taken this removal for a killed one meanwhile.
+        """
         if self.store is None:
             yield lambda: None
             return
-        mark, marked_s = self._marks / secrets.token_hex(8), 0.0
-        store = self.store
+        store, mark = self.store, self._marks / secrets.token_hex(8)
+        clock = SystemClock()
+        marked_us = clock.uptime_us()
+        store.replace(mark, _MARK)
 
         def renew() -> None:
-            nonlocal marked_s
-            if not marked_s or time.monotonic() - marked_s > MARK_S_MAX / 10:
-                store.replace(mark, b"prune\n")
-                marked_s = time.monotonic()
+            nonlocal marked_us
+            now_us = clock.uptime_us()
+            since_s = (now_us - marked_us) / 1e6
+            if since_s > MARK_S_MAX / 2:
+                raise Conflict(f"this prune of {self.where} stood still for {since_s:.0f} s, and"
+                               " backups may need by now what it was to remove; prune again"
+                               )  # fmt: skip
+            if since_s > MARK_S_MAX / 10:
+                store.replace(mark, _MARK)
+                marked_us = now_us
 
-        renew()
         try:
             yield renew
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,8 +19,10 @@ from goq.backup.backup import back_up_folder
 from goq.backup.inspection import prune_place, verify_place
 from goq.backup.place import YOUNG_S, BackupPlace, open_place
 from goq.backup.restore import RestoreOrder, restore
+from goq.clock import SystemClock
 from goq.errors import Conflict, CorruptData, NotFound, Unavailable, UsageError
 from goq.storage.disk import RealDisk
+from goq.units import parse_time_us
 from tests.support.cli.command import GOQ, Run
 from tests.support.node.ports import HOST
 from tests.support.storage.backup_source import SETTINGS, fill, stopped_source, view, view_of
@@ -202,10 +205,38 @@ def test_a_prune_that_was_killed_long_ago_keeps_no_backup_from_being_made(
     newest = place.newest()
     assert newest is not None
     place.disk.replace(place.folder / "prunes" / "0123456789abcdef", b"prune")
-    with pytest.raises(Conflict, match=r"a prune of .* is under way, or was killed"):
+    with pytest.raises(Conflict, match="is under way, or was killed; back up again") as told:
         place.add(newest)
+    until = re.search(r"after ([-:.TZ\d]+)", told.value.detail)
+    assert until is not None
+    assert parse_time_us(until[1], now_us=0) <= now_us() + 15 * 60_000_000
     monkeypatch.setattr(backup_place, "MARK_S_MAX", -60.0)
     assert place.add(newest) in place.names()
+
+
+def test_a_prune_that_stood_still_removes_nothing_that_backups_may_need_by_then(
+    url: str, place: BackupPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        with goq.Node(tmp_path / "data") as node, node.client() as q:
+            q.publish("orders", b"%d" % number, partition=0)
+        backed_up(tmp_path / "data", url)
+    older = place.read(place.names()[0]).manifest
+    assert older is not None
+    size, uptime_us = place.disk.size, SystemClock.uptime_us
+
+    with monkeypatch.context() as an_hour_later:
+
+        def size_later(path: Path) -> int:
+            if path.parent.name == "objects":  # it has decided, and removes them one by one
+                an_hour_later.setattr(SystemClock, "uptime_us", lambda at: uptime_us(at) + 3600e6)
+            return size(path)
+
+        an_hour_later.setattr(place.disk, "size", size_later)
+        with pytest.raises(Conflict, match="prune again"):
+            prune_place(place, now_us(), time.time() + YOUNG_S + 600)
+    place.add(older)  # as a backup would that saw no mark any more
+    assert verify_place(open_place(RealDisk(), url)).problems == []
 
 
 def test_backups_of_several_nodes_at_once_do_each_other_no_harm(
