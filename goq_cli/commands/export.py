@@ -141,22 +141,22 @@ def command(
     with needs_extra("parquet"):
         from goq.pipeline.export.destination import check_ours, open_target
         from goq.pipeline.export.plan import ExportGate
-    span = _span(from_time, to_time)
     target = open_target(to)
     check_ours(target, to)
     catalog = _catalog(register)
-    order = Order(
-        list(dict.fromkeys(topics)),
-        target,
-        span,
-        _decoding(form, schema),
-        include_deleted,
-        size_bytes if compact else 0,
-    )
+    names = list(dict.fromkeys(topics))
     nodes = Nodes(follow or retry_for is not None, retry_for)
     gate = ExportGate(min_rows or 0, wait_s)
     pause = Pause(pause_s, gate) if follow else None
     with noted_signals(nodes.is_over.set):
+        order = Order(
+            names,
+            target,
+            _span(from_time, to_time, _node_time_us(names, nodes)),
+            _decoding(form, schema),
+            include_deleted,
+            size_bytes if compact else 0,
+        )
         failed = _export(order, nodes, Engine(engine, master, conf or []), catalog, pause)
     if failed:
         raise typer.Exit(1)
@@ -200,7 +200,6 @@ def _export(
     pause: Pause | None,
 ) -> bool:
     """Export once, or after each pause; return whether anything was missing."""
-    _check_topics(order.topics, nodes)
     failed = False
     with order.target.claimed(order.topics), _stager(engine, order.include_deleted) as stager:
         while True:
@@ -236,13 +235,12 @@ def _decoding(form: str | None, schema: str | None) -> Decoding | None:
     return Decoding(None if schema is None else parse_columns(schema))
 
 
-def _span(from_time: str | None, to_time: str | None) -> TimeSpan:
-    """Return the bounds in time; relative times count from the start of the command."""
+def _span(from_time: str | None, to_time: str | None, now_us: int) -> TimeSpan:
+    """Return the bounds in time; relative times count from ``now_us``."""
     from goq.errors import UsageError
     from goq.pipeline.export.staged_files import TimeSpan
     from goq.units import parse_time_us
 
-    now_us = time.time_ns() // 1000
     given = (("--from-time", from_time), ("--to-time", to_time))
     span = TimeSpan(
         *(
@@ -274,11 +272,12 @@ def _catalog(register: tuple[str, str] | None) -> TableCatalog | None:
     return open_catalog(name)
 
 
-def _check_topics(topics: list[str], nodes: Nodes) -> None:
-    """Raise ``TopicNotFound`` before anything is written or started."""
+def _node_time_us(topics: list[str], nodes: Nodes) -> int:
+    """Return the time of the node; raise ``TopicNotFound`` before anything is written."""
     with nodes.client() as client:
-        for topic in topics:
-            client.describe_topic(topic)
+        times = [client.describe_topic(topic).time for topic in topics]
+    now = next(filter(None, times), None)
+    return time.time_ns() // 1000 if now is None else round(now.timestamp() * 1_000_000)
 
 
 @contextmanager

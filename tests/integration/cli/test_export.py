@@ -6,6 +6,7 @@ import io
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -267,6 +268,21 @@ def test_times_that_are_told_from_now_hold_for_all_of_a_following_export(
         process.wait()
     done = goq(*words, code=6)
     assert b"other bounds in time (--from-time 20" in done.stderr
+
+
+def test_times_that_are_told_from_now_are_by_the_clock_of_the_node(
+    node: RunningNode, goq: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_hours_us = 7_200_000_000
+    with monkeypatch.context() as behind:
+        behind.setattr(
+            node.node.broker.clock, "wall_us", lambda: time.time_ns() // 1000 - two_hours_us
+        )
+        goq("produce", topic, stdin=b"a\n")
+        goq("export", topic, "--to", str(tmp_path / "new"), "--from-time", "-1h")
+        goq("export", topic, "--to", str(tmp_path / "old"), "--to-time", "-1h")
+    assert len(rows(tmp_path / "new", "messages")) == 1
+    assert rows(tmp_path / "old", "messages") == []
 
 
 def test_a_following_export_waits_for_enough_rows_of_a_topic(
