@@ -52,7 +52,8 @@ class RequestFailure:
 class RetryAttempts:
     """The attempts of one request, which is of no use after ``until_s``.
 
-    ``draw`` returns random numbers from 0 to 1, ``now_s`` monotonic seconds.
+    ``on_failed`` comes after each attempt that another follows. ``draw`` returns random numbers
+    from 0 to 1, ``now_s`` monotonic seconds.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class RetryAttempts:
         draw: Callable[[], float],
         now_s: Callable[[], float],
         until_s: float = inf,
+        on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._policy = policy
         self._draw = draw
         self._now_s = now_s
         self._until_s = until_s
+        self._on_failed = on_failed
         self._failures = 0
         self._failing_since_s = 0.0
 
@@ -103,6 +106,7 @@ class RetryAttempts:
             pause_ms,
             failure.error.detail,
         )
+        self._on_failed()
         return pause_ms / 1000
 
     def timeout_ms(self) -> int | None:

@@ -160,17 +160,19 @@ class Http:
         is_publish: bool = False,
         extra: Sequence[tuple[bytes, bytes]] = (),
         until_s: float = inf,
+        on_failed: Callable[[], None] = lambda: None,
     ) -> Answer:
         """Return the answer, or raise its error. The node may hold it for ``wait_ms``.
 
         The leader of the ``partition`` is asked if it is known, else any node. With ``is_publish``
         no error at all is raised as it is after an attempt that may have been carried out. After
-        ``until_s``, in monotonic seconds, the request is not sent again.
+        ``until_s``, in monotonic seconds, the request is not sent again. ``on_failed`` is called
+        before it is.
         """
         headers = [(b"Accept", accept), *extra]
         if body:
             headers.append((b"Content-Type", content_type))
-        attempts = self.attempts(until_s)
+        attempts = self.attempts(until_s, on_failed)
         return await self._persist(
             lambda server: self._attempt(
                 server, method, target, headers, body, wait_ms, attempts.timeout_ms()
@@ -272,10 +274,16 @@ class Http:
             except UNREADABLE:
                 pass
 
-    def attempts(self, until_s: float = inf) -> RetryAttempts:
+    def attempts(
+        self, until_s: float = inf, on_failed: Callable[[], None] = lambda: None
+    ) -> RetryAttempts:
         """Return the retries of a new request, which is of no use after ``until_s``."""
         return RetryAttempts(
-            self.options.retry, draw=random.random, now_s=time.monotonic, until_s=until_s
+            self.options.retry,
+            draw=random.random,
+            now_s=time.monotonic,
+            until_s=until_s,
+            on_failed=on_failed,
         )
 
     async def _persist(

@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -30,10 +30,14 @@ class Node:
         self.requests: list[Sequence[str]] = []
         self.answers: list[asyncio.Future[Settled]] = []
         self.until_s: list[float] = []
+        self.on_failed: list[Callable[[], None]] = []
         self.batches = AsyncAckBatches()
 
-    async def send(self, receipts: Sequence[str], until_s: float) -> Settled:
+    async def send(
+        self, receipts: Sequence[str], *, until_s: float, on_failed: Callable[[], None]
+    ) -> Settled:
         self.requests.append(receipts)
+        self.on_failed.append(on_failed)
         self.until_s.append(until_s)
         self.answers.append(asyncio.get_running_loop().create_future())
         return await self.answers[-1]
@@ -79,6 +83,27 @@ def test_acks_of_other_leaders_wait_for_nothing() -> None:
         for answer in node.answers:
             answer.set_result(Settled(1, []))
         await asyncio.gather(*acks)
+
+    asyncio.run(run())
+
+
+def test_acks_do_not_wait_for_those_that_are_tried_again() -> None:
+    async def run() -> None:
+        node = Node()
+        retried = node.ack("of an offline partition")
+        await node.came(1)
+        acks = [node.ack(f"r{number}") for number in range(3)]
+        await node.came(1)
+        node.on_failed[0]()
+        await node.came(2)
+        node.answers[1].set_result(Settled(3, []))
+        assert await asyncio.gather(*acks) == [None] * 3
+        late = node.ack("r3")
+        await node.came(3)
+        for answer in (node.answers[2], node.answers[0]):
+            answer.set_result(Settled(1, []))
+        assert await asyncio.gather(retried, late) == [None] * 2
+        assert node.batches._last == {}
 
     asyncio.run(run())
 
@@ -138,7 +163,7 @@ def test_a_request_is_tried_for_as_long_as_the_longest_lease_of_its_acks() -> No
     asyncio.run(run())
 
 
-def _settle(receipts: Sequence[str], _until_s: float) -> Settled:
+def _settle(receipts: Sequence[str], *, until_s: float, on_failed: object) -> Settled:
     return Settled(len(receipts), [])
 
 
@@ -146,7 +171,7 @@ def test_threads_share_requests_too() -> None:
     acks, requests = AckBatches(), list[Sequence[str]]()
     has_begun, may_end = threading.Event(), threading.Event()
 
-    def send(receipts: Sequence[str], _until_s: float) -> Settled:
+    def send(receipts: Sequence[str], *, until_s: float, on_failed: object) -> Settled:
         requests.append(receipts)
         has_begun.set()
         assert may_end.wait(WAIT_S_MAX)
@@ -184,7 +209,7 @@ def test_a_forked_child_does_not_wait_for_acks_of_its_parent() -> None:
     acks = AckBatches()
     has_begun, may_end = threading.Event(), threading.Event()
 
-    def send(receipts: Sequence[str], _until_s: float) -> Settled:
+    def send(receipts: Sequence[str], *, until_s: float, on_failed: object) -> Settled:
         has_begun.set()
         assert may_end.wait(WAIT_S_MAX)
         return Settled(len(receipts), [])

@@ -1,24 +1,34 @@
 """Acks of single messages, gathered: those that come while one request is under way share the next.
 
 An ack waits for a sync of the node's disk. So many handlers that each ack their own message cost as
-many requests as syncs, and one that is alone waits for nobody.
+many requests as syncs, and one that is alone waits for nobody. A request that is tried again for
+some of its acks, as of a partition that is offline, holds up no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
 
 from goq.client._async.runtime import Monitor
 from goq.client.messages import FailedReceipt, Settled
 from goq.errors import GoqError
 from goq.http.client.process_fork import renew_in_children
 
-Send = Callable[[Sequence[str], float], Awaitable[Settled]]
-"""Settles receipts; after a time, in monotonic seconds, nothing is tried again."""
+
+class Send(Protocol):
+    """Settles receipts; ``on_failed`` comes before anything is tried again.
+
+    After ``until_s``, in monotonic seconds, nothing is.
+    """
+
+    async def __call__(
+        self, receipts: Sequence[str], *, until_s: float, on_failed: Callable[[], None]
+    ) -> Settled: ...
 
 
 class _Batch:
-    """Acks of one request. The caller that opened it sends it, once the batch before it ended."""
+    """Acks of one request. The caller that opened it sends it, once that before it was answered."""
 
     def __init__(self) -> None:
         self.before: _Batch | None = None
@@ -29,8 +39,21 @@ class _Batch:
         """Whether its sender was interrupted: the others send their acks again."""
         self.failed: dict[str, FailedReceipt] = {}
         self.error: GoqError | None = None
+        self._is_answered = False
         self._has_ended = False
         self._state = Monitor()
+
+    def note_answer(self) -> None:
+        """Wake the next batch: what is tried again from now on is tried beside it."""
+        with self._state:
+            self._is_answered = True
+            self._state.notify_all()
+
+    async def wait_for_answer(self) -> None:
+        """Wait until the batch was answered once, or has ended."""
+        with self._state:
+            while not (self._is_answered or self._has_ended):
+                await self._state.wait()
 
     def end(self) -> None:
         """Wake those who wait for the end."""
@@ -96,12 +119,13 @@ class AckBatches:
 
     async def _send(self, batch: _Batch, send: Send) -> None:
         if batch.before is not None:
-            await batch.before.wait()
+            await batch.before.wait_for_answer()
             batch.before = None
         with self._state:
             batch.is_open = False
         try:
-            settled = await send(list(batch.receipts), batch.until_s)
+            receipts = list(batch.receipts)
+            settled = await send(receipts, until_s=batch.until_s, on_failed=batch.note_answer)
         except GoqError as error:
             batch.error = error
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -60,12 +61,13 @@ class Settler:
         receipts: Sequence[str],
         *,
         until_s: float = inf,
+        on_failed: Callable[[], None] = lambda: None,
         **details: object,
     ) -> Settled:
         """Settle receipts, with as few requests as leaders and the limit of a request allow.
 
         Where a leader cannot be asked and others can, its receipts fail with the code of the error.
-        After ``until_s``, in monotonic seconds, nothing is tried again.
+        After ``until_s``, in monotonic seconds, nothing is tried again; ``on_failed`` comes before.
         """
         done, failed = 0, list[FailedReceipt]()
         errors: list[GoqError] = []
@@ -76,7 +78,9 @@ class Settler:
             for start in range(0, len(some), limits.RECEIPTS_PER_REQUEST_MAX):
                 piece = some[start : start + limits.RECEIPTS_PER_REQUEST_MAX]
                 try:
-                    settled = await self._settle(verb, partition, group, piece, details, until_s)
+                    settled = await self._settle(
+                        verb, partition, group, piece, details, until_s, on_failed
+                    )
                 except GoqError as error:
                     if not error.retryable:
                         raise
@@ -100,16 +104,23 @@ class Settler:
         receipts: Sequence[str],
         details: Mapping[str, object],
         until_s: float,
+        on_failed: Callable[[], None],
     ) -> Settled:
         """Settle receipts at one leader; retry those for which there was no leader."""
         path = f"{routes.group(partition.topic, group)}/{verb}"
-        attempts = self._http.attempts(until_s)
+        attempts = self._http.attempts(until_s, on_failed)
         done, failed = 0, list[FailedReceipt]()
         has_doubt = False
         while True:
             body = msgspec.json.encode({"receipts": receipts, **details})
             answer = await self._http.request(
-                "POST", path, body, repeatable=True, partition=partition, until_s=until_s
+                "POST",
+                path,
+                body,
+                repeatable=True,
+                partition=partition,
+                until_s=until_s,
+                on_failed=on_failed,
             )
             try:
                 settled = wire.decode_settled(answer.body)
@@ -156,7 +167,7 @@ class Settler:
         receipt: Receipt,
         *,
         until_s: float = inf,
-        **details: object,
+        **details: Any,
     ) -> None:
         """Settle one receipt; raise ``LeaseLost``, or the error of the node, if it is refused.
 
@@ -183,9 +194,7 @@ class Settler:
     async def _ack(
         self, topic: str, group: str, receipt: Receipt, until_s: float
     ) -> FailedReceipt | None:
-        async def send(receipts: Sequence[str], until_s: float) -> Settled:
-            return await self.settle("ack", topic, group, receipts, until_s=until_s)
-
+        send = partial(self.settle, "ack", topic, group)
         leader = self._http.cluster_map.leader(TopicPartition(topic, receipt.partition))
         return await self._acks.ack((topic, group, leader), str(receipt), until_s, send)
 

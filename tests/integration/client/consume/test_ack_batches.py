@@ -12,6 +12,7 @@ import pytest
 
 from goq import AsyncClient, Client
 from goq.errors import LeaseLost
+from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode, running_node
 
 _COUNT = 300
@@ -67,5 +68,26 @@ def test_a_lost_lease_among_them_is_told_to_its_own_task_alone(node: RunningNode
             found = await asyncio.gather(*acks, return_exceptions=True)
             assert [n for n, each in enumerate(found) if isinstance(each, LeaseLost)] == [7]
             assert [each for each in found if each is not None and each is not found[7]] == []
+
+    asyncio.run(run())
+
+
+def test_an_ack_that_waits_for_its_partition_holds_up_none_of_another(node: RunningNode) -> None:
+    async def run() -> None:
+        async with AsyncClient(node.url) as client:
+            await client.create_topic("two", partitions=2)
+            for partition in range(2):
+                await client.publish("two", b"x", partition=partition)
+            first, other = sorted(
+                await client.receive("two", "g", max_messages=2), key=lambda each: each.partition
+            )
+            partitions = node.node.broker.topics["two"].partitions
+            closed = node.on_loop(lambda: partitions.take(0))
+            waiting = asyncio.ensure_future(first.ack())
+            await asyncio.to_thread(eventually, lambda: _ack_requests(node) >= 1)
+            await asyncio.wait_for(other.ack(), 20)
+            assert not waiting.done()
+            node.on_loop(lambda: partitions.put(closed))
+            await waiting
 
     asyncio.run(run())
