@@ -29,6 +29,7 @@ from goq.errors import (
     NotLeader,
     TooManyRequests,
     TopicNotFound,
+    Unavailable,
 )
 from goq.http.message import PRINCIPAL, Item, LiveStream, OwnedStream, Request, Response
 
@@ -54,6 +55,7 @@ class AccessControl:
     """Checks requests against the tokens.
 
     ``proof`` checks those that nodes relay, ``head_proof`` the heads of all that nodes send.
+    ``knows_all`` returns whether this node cannot lack a token that was created by now.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class AccessControl:
         proof: Proof | None = None,
         quotas: QuotaTable | None = None,
         head_proof: HeadProof | None = None,
+        knows_all: Callable[[], bool] = lambda: True,
     ) -> None:
         self._head_proof = head_proof
+        self._knows_all = knows_all
         self.pace = RefusalPace()
         self.quotas = quotas or QuotaTable()
         self._table = table
@@ -80,7 +84,8 @@ class AccessControl:
     def check(self, request: Request, route: HasNeeds, values: Sequence[str]) -> None:
         """Set the principal of a request, or why it is refused.
 
-        Raises ``NotAuthenticated``, ``NotAllowed`` and ``TopicNotFound``.
+        Raises ``NotAuthenticated``, ``NotAllowed``, ``TopicNotFound``, and ``Unavailable`` for a
+        token that may be a new one.
         """
         needs = route.needs
         assert needs is not None
@@ -179,7 +184,7 @@ class AccessControl:
             return NOBODY
         try:
             return self._authenticate(request)
-        except NotAllowed:
+        except (NotAllowed, Unavailable):
             return NOBODY
 
     def _authenticate(self, request: Request) -> Principal:
@@ -196,7 +201,13 @@ class AccessControl:
             return self._table.find(text, request.peer, request.certificate)
         except NotAuthenticated:
             self.hold(request, request.peer_host)
-            raise
+            if (text is None and not request.certificate) or self._knows_all():
+                raise
+            raise Unavailable(
+                "this node knows no such token, but may lack one that was just created; ask"
+                " another node, or this one in a moment",
+                retry_after_ms=500,
+            ) from None
 
     def _relayed(self, request: Request) -> Principal:
         if self._proof is None:

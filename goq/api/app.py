@@ -145,7 +145,13 @@ class App:
             None
             if token_table is None
             else AccessControl(
-                token_table, tokens, now_ms, _node_proof(cluster), quotas, _head_proof(cluster)
+                token_table,
+                tokens,
+                now_ms,
+                _node_proof(cluster),
+                quotas,
+                _head_proof(cluster),
+                lambda: cluster is None or not cluster.freshness.must_catch_up,
             )
         )
         if cluster is not None and token_table is not None:

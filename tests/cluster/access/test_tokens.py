@@ -72,6 +72,22 @@ def test_a_token_counts_at_every_node_from_its_creation_on(cluster: RunningClust
                 assert ask(cluster, name, token, "GET", path).json["messages"]
 
 
+def test_a_node_that_may_lack_a_new_token_does_not_say_that_there_is_no_such_token(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = "goq_abcdefgh_unknown"
+    published = ("POST", f"/v1/topics/{TOPIC}/messages", PUBLISHED)
+    assert ask(cluster, "n2", unknown, *published).status == 401
+    freshness = cluster.cluster_node("n2").freshness
+    monkeypatch.setattr(type(freshness), "must_catch_up", property(lambda each: each is freshness))
+    for request in (published, ("GET", f"/v1/topics/{TOPIC}", None)):
+        answer = ask(cluster, "n2", unknown, *request)
+        assert (answer.status, answer.json["code"]) == (503, "unavailable")
+        assert ask(cluster, "n3", unknown, *request).status == 401
+    assert ask(cluster, "n2", unknown, "GET", "/livez").status == 200
+    assert cluster.by_name["n2"].request("GET", "/v1/whoami").status == 401
+
+
 def test_what_a_token_may_not_do_no_node_does_for_it(cluster: RunningCluster) -> None:
     token = create(cluster, "publish:orders")
     admin = admin_of(cluster, "n2")
