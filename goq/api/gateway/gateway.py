@@ -118,17 +118,12 @@ class Gateway:
                 return self._router.handle(request)
             if isinstance(route.routing, ToPartitionLeader):
                 return self._route_to_leader(request, route, route.routing, values)
-            topic = (
-                None if route.routing is CustomRouting.STREAM else _topic_of(request, route, values)
-            )
+            topic = _topic_of(request, route, values)
             if self._leads_all(topic) and _may_answer_alone(request, route):
                 assert topic is not None
                 return self._answer_alone(request, route, values, topic)
         except NotLeader:
             pass  # there will be one in a moment
-        except TopicNotFound:
-            if not isinstance(route.routing, LocalThenMerged):  # which may make it
-                return self._router.handle(request)
         except GoqError:
             return self._router.handle(request)
         request.outlives_eof = not route.waits
@@ -314,7 +309,7 @@ def _may_answer_alone(request: Request, route: Route) -> bool:
         return request.method in ("GET", "HEAD")
     if route.routing is CustomRouting.RECEIVE:
         return not asks_for_stream(request, json_body(request, Receive))
-    return not isinstance(route.routing, Sequential) and not _changes_metadata(route)
+    return not isinstance(route.routing, Sequential)
 
 
 def _shows_metadata(route: Route) -> bool:
@@ -326,8 +321,12 @@ def _shows_metadata(route: Route) -> bool:
 
 
 def _topic_of(request: Request, route: Route, values: Sequence[str]) -> str | None:
-    """Return the topic whose leaders answer, ``None`` for all nodes or the one with a stream."""
-    if route.routing is CustomRouting.STREAM:
+    """Return the topic whose leaders answer.
+
+    ``None`` for all nodes, the one with a stream, and a change of the metadata: any node makes it,
+    and its path may name a schedule, a token or a node.
+    """
+    if route.routing is CustomRouting.STREAM or _changes_metadata(route):
         return None
     if isinstance(route.routing, ToAllLeaders | Sequential):
         return route.routing.topic_of(request, values)

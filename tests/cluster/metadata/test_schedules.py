@@ -41,8 +41,7 @@ def check_takeover(cluster: RunningCluster) -> None:
     body = {"topic": TOPIC, "every": "1s", "messages": MESSAGES}
     cluster.until(lambda: node.request("PUT", PATH, body).status == 201)
     created = node.call("GET", PATH)["created"]
-    for other in cluster.nodes:
-        cluster.until(lambda o=other: (o.request("GET", PATH).json or {}).get("created") == created)
+    assert [other.call("GET", PATH)["created"] for other in cluster.nodes] == [created] * 3
     cluster.until(lambda: len(due_times(node)) >= 4)
     cluster.until(lambda: controller(cluster) is not None)
     stopped = controller(cluster)
@@ -59,5 +58,4 @@ def check_takeover(cluster: RunningCluster) -> None:
     found = [each for each in due_times(left) if each <= until]
     assert found == sorted(2 * list(range(found[0], until + 1)))
     assert left.request("DELETE", PATH).status == 204
-    for other in cluster.nodes:
-        cluster.until(lambda o=other: o.request("GET", "/v1/schedules").json == {"schedules": []})
+    assert [n.call("GET", "/v1/schedules") for n in cluster.nodes] == [{"schedules": []}] * 3

@@ -1,9 +1,9 @@
-"""A node that starts shows and changes metadata by what was acknowledged while it was away."""
+"""A node shows and changes metadata by what was acknowledged, and tells all others of a change."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,7 @@ from goq.api.routing_policy import (
     ToAllLeaders,
     ToPartitionLeader,
 )
-from goq.errors import Unavailable
+from goq.errors import TopicNotFound, Unavailable
 from goq.http.message import Request, Response
 
 _SHOW = ToAllLeaders(lambda documents, _asked: documents[0])
@@ -37,11 +37,14 @@ class _Starting:
         is_cut_off: bool = False,
         is_slow: bool = False,
         version: int = 1,
+        leads: bool = True,
     ) -> None:
         self.must_catch_up = must_catch_up
         self.version = self.reconciled_version = version
+        self.spread_version = 0
         self._is_cut_off = is_cut_off
         self._is_slow = is_slow
+        self._leads = leads
 
     async def catch_up(self) -> None:
         if self._is_cut_off or self._is_slow:
@@ -50,12 +53,26 @@ class _Starting:
         self.version = self.reconciled_version = 2
 
     async def spread(self) -> None:
-        return
+        self.spread_version = self.version
 
-    def answer(self, routing: RoutingPolicy) -> bytes:
-        """Return the version by which a request of a route is answered."""
+    def leader_urls(self, topic: str) -> list[str | None]:
+        if not self._leads:
+            raise TopicNotFound(f"there is no topic {topic}")
+        return [None]
+
+    def handle(self, _request: Request) -> Response:
+        answered = self.version
+        if not self._leads:
+            self.version += 1  # the change is applied here
+        return Response(200, b'{"name": "t", "by": %d}' % answered)
+
+    def answer(self, routing: RoutingPolicy, values: Sequence[str] = ("t",)) -> bytes:
+        """Return the version by which a request of a route is answered.
+
+        ``values`` are those that the path names.
+        """
         leaders: Any = SimpleNamespace(
-            leader_urls=lambda _topic: [None],
+            leader_urls=self.leader_urls,
             leaders=lambda _topic: ["n1"],
             leader_url=lambda _topic, _number: None,
             next_change=lambda: asyncio.get_running_loop().create_future(),
@@ -64,8 +81,8 @@ class _Starting:
         route = Route("GET", "/t", unused, "", needs=Nothing(is_open=True), routing=routing)
         router: Any = SimpleNamespace(
             on_stop=[],
-            match=lambda _request: (route, ["t"]),
-            handle=lambda _request: Response(200, b'{"name": "t", "by": %d}' % self.version),
+            match=lambda _request: (route, values),
+            handle=self.handle,
         )
 
         async def run() -> Response:
@@ -102,6 +119,12 @@ def test_a_node_that_never_had_metadata_shows_nothing_instead_of_no_topics(
     routing: RoutingPolicy,
 ) -> None:
     assert b'"unavailable"' in _Starting(is_cut_off=True, version=0).answer(routing)
+
+
+def test_a_change_of_what_is_no_topic_waits_for_all_nodes_too() -> None:
+    node = _Starting(must_catch_up=False, leads=False)
+    assert b"1" in node.answer(CustomRouting.CHANGE_METADATA, ("a schedule or a token",))
+    assert node.spread_version == 2
 
 
 def test_messages_are_read_without_that_wait() -> None:
