@@ -20,7 +20,7 @@
     ├── NotAllowed              403
     │   └── NotAuthenticated    401
     ├── Conflict                409
-    │   ├── TopicExists · LeaseLost
+    │   ├── TopicExists · ScheduleExists · LeaseLost
     │   ├── OutOfOrderSequence · ProducerFenced
     │   └── DataDirLocked
     ├── Unavailable             503  try again, perhaps later
@@ -252,6 +252,12 @@ class TopicExists(Conflict):
     """A topic of this name exists already."""
 
     code = "topic_exists"
+
+
+class ScheduleExists(Conflict):
+    """Another schedule has this name already."""
+
+    code = "schedule_exists"
 
 
 class LeaseLost(Conflict):

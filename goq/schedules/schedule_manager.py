@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from goq import limits
-from goq.errors import Conflict, InvalidInput, NotFound
+from goq.errors import Conflict, InvalidInput, NotFound, ScheduleExists
 from goq.model import AUDIT_TOPIC, check_name
 from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
 from goq.schedules.timetable import check_cron, check_interval
@@ -78,7 +78,7 @@ class ScheduleManager:
     ) -> ScheduleRecord:
         """Create a schedule; one that does the same already is returned as it is.
 
-        Raises ``InvalidInput``, and ``Conflict`` if another one has the name.
+        Raises ``InvalidInput``, and ``ScheduleExists`` if another one has the name.
         """
         now_ms = self._now_ms()
         check_name(name, "schedule", field="name")
@@ -103,7 +103,7 @@ class ScheduleManager:
         if known is not None:
             if known.does_the_same_as(record):
                 return known
-            raise Conflict(
+            raise ScheduleExists(
                 f"there is another schedule {name}; remove it first, or take another name",
                 field="name",
             )

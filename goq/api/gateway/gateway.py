@@ -98,14 +98,16 @@ class Gateway:
     ) -> Response:
         """Answer with the changes that were acknowledged while this node was away.
 
-        A node that is cut off cannot know of any, and answers by what it knows. One that only was
-        too slow to ask is not cut off: the client is to ask again. One that has never had any
-        metadata, such as a node that the others refuse, knows nothing.
+        A node that is cut off cannot know of any. It lists what it knows, and says nothing about a
+        single thing that may have been created or deleted since. One that only was too slow to ask
+        is not cut off: the client is to ask again. One that has never had any metadata, such as a
+        node that the others refuse, knows nothing.
         """
         try:
             await self._freshness.catch_up()
         except Unavailable as error:
-            if self._freshness.must_catch_up or not self._freshness.version:
+            knows_nothing = self._freshness.must_catch_up or not self._freshness.version
+            if knows_nothing or _depends_on_newest(route, values):
                 return problem_response(error)
         answer = self._route(request, route, values)
         return answer if isinstance(answer, Response) else await answer
@@ -297,6 +299,15 @@ def _changes_metadata(route: Route) -> bool:
         CustomRouting.CHANGE_METADATA,
         CustomRouting.DELETE_GROUP,
     )
+
+
+def _depends_on_newest(route: Route, values: Sequence[str]) -> bool:
+    """Whether an answer by older metadata may be untrue: of a change, or of what ``values`` name.
+
+    Other routes ask the leaders.
+    """
+    is_named = route.routing is CustomRouting.SHOW_METADATA and bool(values)
+    return is_named or _changes_metadata(route)
 
 
 def _may_answer_alone(request: Request, route: Route) -> bool:

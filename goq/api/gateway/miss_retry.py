@@ -18,6 +18,7 @@ _MISSES: Final = frozenset(
         "group_not_found",
         "topic_exists",
         "not_found",  # of a schedule or a token
+        "schedule_exists",
     }
 )
 

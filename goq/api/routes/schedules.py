@@ -47,7 +47,7 @@ class ScheduleRoutes:
                 body=NewSchedule,
                 answer=ScheduleOut,
                 status=201,
-                errors=("invalid_input", "conflict", "not_allowed"),
+                errors=("invalid_input", "conflict", "schedule_exists", "not_allowed"),
                 routing=CustomRouting.CHANGE_METADATA,
                 needs=creates,
             ),

@@ -107,15 +107,8 @@ class MetadataFreshness:
 
     @property
     def must_catch_up(self) -> bool:
-        """Whether changes may have been acknowledged that this node does not answer by.
-
-        A node that could not catch up is cut off until it hears its Raft group again: until then
-        nothing is gained by trying.
-        """
-        if self._is_up and self._has_session():
-            return False
-        silent_s = limits.RAFT_SESSION_TIMEOUT_MS / 1000
-        return not (self._is_cut_off and self._raft_silent_s() >= silent_s)
+        """Whether changes may have been acknowledged that this node does not answer by."""
+        return not (self._is_up and self._has_session())
 
     def handlers(self) -> dict[str, RpcHandler]:
         """Return the handlers by path."""
@@ -133,9 +126,13 @@ class MetadataFreshness:
     async def catch_up(self) -> None:
         """Return when this node answers by all changes acknowledged before this call.
 
-        Raises ``Unavailable`` if that cannot be known in time.
+        Raises ``Unavailable`` if that cannot be known in time. A node that could not know it is cut
+        off until it hears its Raft group again: until then it raises at once.
         """
+        silent_s = limits.RAFT_SESSION_TIMEOUT_MS / 1000
         try:
+            if self._is_cut_off and self._raft_silent_s() >= silent_s:
+                raise Unavailable("the Raft group is silent")
             async with asyncio.timeout(limits.METADATA_BARRIER_TIMEOUT_MS / 1000):
                 await self._barrier.wait()
                 await self._wait_reconciled(self._state().version)

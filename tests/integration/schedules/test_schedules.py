@@ -48,7 +48,8 @@ def test_a_schedule_publishes_at_its_times_and_says_when() -> None:
         made = node.request("PUT", PATH, HOURLY)
         assert made.status == 201
         assert node.request("PUT", PATH, HOURLY).json == made.json
-        assert node.request("PUT", PATH, {**HOURLY, "every": "2h"}).status == 409
+        other = node.request("PUT", PATH, {**HOURLY, "every": "2h"})
+        assert (other.status, other.json["code"]) == (409, "schedule_exists")
         pass_hours(node, 1)
         eventually(lambda: has_run(node))
         (message,) = log(node)

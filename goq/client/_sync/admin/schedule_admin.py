@@ -38,7 +38,7 @@ class ScheduleAdmin:
 
         ``cron`` is a line as ``0 9 * * MON-FRI``, in the time zone ``tz``, by default UTC. The
         other arguments are those of ``publish``, for each message. A schedule that does the same
-        already is returned. Raises ``InvalidInput``, and ``Conflict`` if another one has the name.
+        already is returned. Raises ``InvalidInput``, and ``ScheduleExists`` if another has it.
         """
         message: dict[str, object] = {"key": key, "priority": priority, "tenant": tenant}
         message["headers"] = None if headers is None else as_dict(headers, "headers")

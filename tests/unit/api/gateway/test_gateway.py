@@ -105,6 +105,16 @@ def test_what_shows_or_changes_metadata_waits_for_changes_that_did_not_wait_for_
 
 def test_a_node_that_starts_cut_off_shows_what_it_knows() -> None:
     assert b"1" in _Starting(is_cut_off=True).answer(_SHOW)
+    assert b"1" in _Starting(is_cut_off=True).answer(CustomRouting.SHOW_METADATA, ())
+
+
+@pytest.mark.parametrize(
+    "routing", [_CHANGE, CustomRouting.CHANGE_METADATA, CustomRouting.SHOW_METADATA]
+)
+def test_a_node_that_is_cut_off_says_nothing_that_a_change_may_have_made_untrue(
+    routing: RoutingPolicy,
+) -> None:
+    assert b'"unavailable"' in _Starting(is_cut_off=True).answer(routing)
 
 
 @pytest.mark.parametrize("routing", [_SHOW, CustomRouting.SHOW_METADATA])

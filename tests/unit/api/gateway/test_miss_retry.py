@@ -14,6 +14,7 @@ from goq.errors import (
     LeaseLost,
     MemberNotFound,
     NotFound,
+    ScheduleExists,
     TopicExists,
     TopicNotFound,
     Unavailable,
@@ -59,7 +60,13 @@ class _Node:
 
 @pytest.mark.parametrize(
     "miss",
-    [_MISS, GroupNotFound("no group"), TopicExists("it exists"), NotFound("no schedule or token")],
+    [
+        _MISS,
+        GroupNotFound("no group"),
+        NotFound("no schedule"),
+        ScheduleExists("another one"),
+        TopicExists("it exists"),
+    ],
 )
 @pytest.mark.parametrize("later", [True, False])
 def test_a_miss_is_looked_at_again_when_a_change_was_missing(miss: GoqError, later: bool) -> None:
