@@ -53,7 +53,7 @@ Wait = Callable[[asyncio.Event, float], Awaitable[object]]
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
     """Return when an event is set, or after a timeout."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):  # asyncio.wait_for() may lose a cancellation
+        async with asyncio.timeout(timeout_s):
             await event.wait()
 
 

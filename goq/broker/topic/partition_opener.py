@@ -183,7 +183,8 @@ class PartitionOpener:
 
     async def _closes_within(self, delay_s: float) -> bool:
         try:
-            await asyncio.wait_for(self._closing.wait(), delay_s)
+            async with asyncio.timeout(delay_s):
+                await self._closing.wait()
         except TimeoutError:
             return False
         return True

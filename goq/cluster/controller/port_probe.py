@@ -19,9 +19,9 @@ _REQUEST = b"GET /v1/livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
 async def is_port_closed(url: str) -> bool:
     """Whether the machine of a URL is reachable and refuses connections to its port."""
     parts = urlsplit(url)
-    connecting = asyncio.open_connection(parts.hostname, parts.port)
     try:
-        _, writer = await asyncio.wait_for(connecting, _TIMEOUT_S)
+        async with asyncio.timeout(_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
     except ConnectionRefusedError:
         return True
     except (OSError, TimeoutError):
@@ -37,7 +37,8 @@ async def may_speak_its_scheme(url: str) -> bool:
     ``http``. True without an answer in time: the server may be slow.
     """
     try:
-        return await asyncio.wait_for(_speaks_its_scheme(url), _TIMEOUT_S)
+        async with asyncio.timeout(_TIMEOUT_S):
+            return await _speaks_its_scheme(url)
     except TimeoutError:
         return True
     except OSError:  # refused, reset, or no TLS

@@ -135,7 +135,8 @@ class MoveTask:
         if self._stopped:
             return
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
         except TimeoutError:
             pass
 

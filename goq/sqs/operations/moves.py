@@ -121,7 +121,8 @@ class MoveOperations:
         for task in self._running.values():
             task.stop()
         try:
-            await asyncio.wait_for(self._tasks.finish(), _STOP_S)
+            async with asyncio.timeout(_STOP_S):
+                await self._tasks.finish()
         except TimeoutError:
             self._tasks.cancel()
             await self._tasks.finish()

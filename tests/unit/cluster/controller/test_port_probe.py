@@ -27,7 +27,10 @@ def test_a_port_that_nobody_listens_on_is_told_from_one_that_is_slow_to_answer()
 
 @needs_openssl
 @pytest.mark.parametrize("has_tls", [False, True])
-def test_a_server_speaks_one_scheme(tmp_path: Path, *, has_tls: bool) -> None:
+def test_a_server_speaks_one_scheme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_tls: bool
+) -> None:
+    monkeypatch.setattr(port_probe, "_TIMEOUT_S", 60.0)  # no answer in time would be another one
     context = None
     if has_tls:
         cert, key = Authority(tmp_path / "ca").sign("node", f"IP:{HOST}")
@@ -62,3 +65,23 @@ def test_a_closed_port_speaks_nothing_and_a_slow_one_may_speak(
         at = f"{scheme}://{HOST}:"
         assert not asyncio.run(may_speak_its_scheme(f"{at}{deaf.getsockname()[1]}"))
         assert asyncio.run(may_speak_its_scheme(f"{at}{slow.getsockname()[1]}"))
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_look_that_is_cancelled_as_its_answer_arrives_ends_its_task(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        answered = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(port_probe, "_speaks_its_scheme", lambda _url: answered)
+        look = asyncio.create_task(may_speak_its_scheme("http://n2"))
+        await asyncio.sleep(0)
+        answered.set_result(True)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not look.done():
+            look.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await look
+
+    asyncio.run(scenario())
