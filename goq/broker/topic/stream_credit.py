@@ -111,10 +111,11 @@ class CreditAccount:
 class StreamCredits:
     """The accounts of a topic's streams, by their leases.
 
-    ``count_held`` returns the number of unsettled messages of a lease, by its partition's state.
+    ``count_held`` returns the number of unsettled messages of a lease, by its partition's state, or
+    None where another node leads the partition.
     """
 
-    def __init__(self, count_held: Callable[[str, int, int], int]) -> None:
+    def __init__(self, count_held: Callable[[str, int, int], int | None]) -> None:
         self._count_held = count_held
         self._accounts: set[CreditAccount] = set()
         self.owners: dict[Key, tuple[str, CreditAccount]] = {}
@@ -126,11 +127,21 @@ class StreamCredits:
         self._accounts.add(account)
 
     def leased(self, group: str, account: CreditAccount, key: Key, spans: Sequence[Span]) -> None:
-        """Charge an account with the unsettled messages of a delivered lease."""
+        """Charge an account with a delivered lease.
+
+        What has left the lease already, as it ran out before it was durable, counts as expired:
+        else a consumer that hangs would get more than its credit from a node that is slow.
+        """
         count = self._count_held(group, *key)
+        if count is None:
+            return
         if count:
             account.add(key, spans, count)
             self.owners[key] = group, account
+        over = sum(end - start for start, end, _ in spans) - count
+        if over:
+            account.expire(key, over)
+            self.expired[key] = account
 
     def on_settled(
         self, partition: int, token: int | None, count: int, has_expired: bool = False
@@ -210,7 +221,7 @@ class StreamCredits:
     def _count_anew(self, partition: int) -> None:
         for key, (group, account) in list(self.owners.items()):
             if key[0] == partition:
-                self._reduce(key, account, self._count_held(group, *key))
+                self._reduce(key, account, self._count_held(group, *key) or 0)
 
     def _reduce(self, key: Key, account: CreditAccount, left: int) -> None:
         if not account.reduce(key, left):

@@ -382,6 +382,6 @@ def _return_nothing(_group: str, _batch: LeasedBatch) -> None:
     """No other node has leases of a standalone node."""
 
 
-def _unsettled_count(partitions: PartitionTable, group: str, number: int, token: int) -> int:
+def _unsettled_count(partitions: PartitionTable, group: str, number: int, token: int) -> int | None:
     partition = partitions.get(number)  # None once another node leads it
-    return 0 if partition is None else partition.leases.unsettled_count(group, token)
+    return None if partition is None else partition.leases.unsettled_count(group, token)

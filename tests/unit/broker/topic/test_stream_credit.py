@@ -108,11 +108,22 @@ def test_a_partition_that_another_node_leads_keeps_no_credit_here() -> None:
     asyncio.run(scenario())
 
 
-def test_a_lease_that_was_over_before_it_was_noted_uses_no_credit() -> None:
-    credits = StreamCredits(lambda _group, _partition, _token: 0)
+def test_a_lease_that_was_over_before_it_was_noted_uses_credit_until_a_sign_of_life() -> None:
+    credits = StreamCredits(lambda _group, _partition, _token: 1)
+    account = CreditAccount(5, "g")
+    credits.leased("g", account, (0, 7), [(0, 2, 1), (4, 5, 1)])
+    assert (account.in_flight, account.expired_count, account.room) == (1, 2, 2)
+    assert credits.on_life([(0, 7)]) == {"g"}
+    assert account.room == 4
+    credits.on_settled(0, 7, 1)
+    assert (account.room, account.spans, credits.expired) == (5, {}, {})
+
+
+def test_a_lease_whose_partition_moved_before_it_was_noted_uses_no_credit() -> None:
+    credits = StreamCredits(lambda _group, _partition, _token: None)
     account = CreditAccount(5)
     credits.leased("g", account, (0, 7), [(0, 3, 1)])
-    assert (account.room, account.spans) == (5, {})
+    assert (account.room, account.spans, credits.expired) == (5, {}, {})
 
 
 def test_a_stream_that_waits_for_room_hears_of_it() -> None:
