@@ -27,7 +27,7 @@ def ask(
     cluster: RunningCluster, name: str, token: str, method: str, path: str, body: object = None
 ) -> Answer:
     headers = {"Authorization": f"Bearer {token}"}
-    return cluster.by_name[name].request(method, path, body, headers)
+    return cluster.by_name[name].ask(method, path, body, headers)
 
 
 def admin_of(cluster: RunningCluster, name: str) -> str:
@@ -172,7 +172,7 @@ def test_a_revoked_token_is_refused_by_all_nodes_once_the_revocation_is_answered
     def statuses(number: int) -> Sequence[tuple[bool, int]]:
         """Ask a node until the end; return whether each request began after the revocation."""
         found: list[tuple[bool, int]] = []
-        connection = HTTPConnection(*cluster.by_name[NAMES[number % 3]].address, timeout=30)
+        connection = HTTPConnection(*cluster.by_name[NAMES[number % 3]].address, timeout=60)
         while not is_over.is_set() or not found or not found[-1][0]:
             began_after = is_revoked.is_set()
             headers = {"Authorization": f"Bearer {token}"}
@@ -186,15 +186,20 @@ def test_a_revoked_token_is_refused_by_all_nodes_once_the_revocation_is_answered
     with ThreadPoolExecutor(CLIENTS) as threads:
         asking = [threads.submit(statuses, number) for number in range(CLIENTS)]
         path = f"/v1/tokens/{token.split('_')[1]}"
+
+        def revoked() -> bool:
+            status = ask(cluster, "n1", admin_of(cluster, "n1"), "DELETE", path).status
+            assert status in (204, 503)  # 503: the audit trail took no record of it in time
+            return status == 204
+
         try:
-            revoked = ask(cluster, "n1", admin_of(cluster, "n1"), "DELETE", path)
+            eventually(revoked)
             is_revoked.set()
         finally:
             is_over.set()
-        found = [pair for each in asking for pair in each.result(30)]
-    assert revoked.status == 204
+        found = [pair for each in asking for pair in each.result(60)]
     assert {status for began_after, status in found if began_after} == {401}
-    assert {status for _, status in found} <= {200, 401}
+    assert {status for _, status in found} <= {200, 401, 421}  # 421: a node that stood still
 
 
 def test_a_stream_opens_though_its_node_has_not_heard_of_the_start_of_others(

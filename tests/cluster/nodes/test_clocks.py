@@ -32,6 +32,11 @@ def skews(cluster: RunningCluster, by: str) -> dict[str, float]:
     return {node: float(value) for node, value in found}
 
 
+def term(cluster: RunningCluster) -> int:
+    """Return how many elections there were; a node that is elected runs the controller."""
+    return max(cluster.cluster_node(name).raft.status.term for name in NAMES)
+
+
 def received_at(cluster: RunningCluster, by: str, topic: str) -> float:
     """Return when a node hands out the next message of a topic."""
     body = {"consumer": "c", "wait": "20s"}
@@ -91,6 +96,7 @@ def test_a_node_with_a_wrong_clock_leads_nothing_until_it_is_right(
         odd = cluster.by_name["n1"].call("GET", "/v1/cluster")["controller"]
         assert odd in NAMES  # the hardest case: the controller's own clock is the odd one
         others = [name for name in NAMES if name != odd]
+        first_term = term(cluster)
         cluster.by_name[odd].clock.ahead_ms = ahead_ms
 
         def is_seen(by: str) -> bool:
@@ -101,17 +107,21 @@ def test_a_node_with_a_wrong_clock_leads_nothing_until_it_is_right(
 
         for by in NAMES:
             eventually(lambda by=by: is_seen(by), f"{by} shows the clock of {odd}")
-        assert "clock" in shown(cluster, others[0], odd)["reason"]
-        assert {shown(cluster, odd, name)["status"] for name in others} == {"up"}
+        eventually(lambda: "clock" in shown(cluster, others[0], odd).get("reason", ""))
+        eventually(lambda: {shown(cluster, odd, name)["status"] for name in others} == {"up"})
         eventually(lambda: odd not in cluster.leaders("t"), f"{odd} leads nothing")
-        assert skews(cluster, odd)[odd] == pytest.approx(ahead_ms / 1000, abs=1)
-        assert all(skews(cluster, name) == {} for name in others)
+
+        def skews_shown() -> list[float]:
+            """The skews of the odd node, by the nodes that show any: the controller alone."""
+            return [found.get(odd, 0) for name in NAMES if (found := skews(cluster, name))]
+
+        eventually(lambda: skews_shown() == [pytest.approx(ahead_ms / 1000, abs=1)])
         cluster.by_name[odd].clock.ahead_ms = 0
         eventually(lambda: shown(cluster, odd, odd)["status"] == "up", f"{odd} is fit again")
         eventually(lambda: abs(shown(cluster, odd, odd)["clock_skew_s"]) < 0.1, "no skew is left")
         said = [each.getMessage() for each in caplog.records]
         about = [text for text in said if f"the clock of node {odd} " in text]
-        *off, right = about
-        assert "right again" in right
-        assert 1 <= len(off) <= len(NAMES), about  # once by each node that runs the controller
-        assert all("off the median" in text for text in off)
+        assert "off the median" in about[0]
+        assert "right again" in about[-1]
+        # Once by each node that runs the controller, and again where it heard too few clocks.
+        assert len(about) <= 2 * (term(cluster) - first_term + 2), about

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,10 +16,7 @@ from goq.cluster.rpc.peer_streams import PeerStreams
 from goq.errors import Unavailable
 from goq.http.client.response_reader import WholeResponse
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
-from tests.support.eventually import eventually
-
-CUT_S = 12.0
-"""Longer than any handover; without one the cut would last as long as nobody can publish."""
+from tests.support.eventually import WAIT_S_MAX, eventually
 
 
 @contextmanager
@@ -78,12 +75,10 @@ def test_a_cut_off_controller_is_the_one_that_is_fenced() -> None:
         assert deaf is not None
         others = [name for name in NAMES if name != deaf]
         with http_cut(cluster, deaf):
-            eventually(lambda: up(cluster, others[0]) == set(others), seconds=CUT_S, pause_s=0.05)
+            eventually(lambda: up(cluster, others[0]) == set(others), pause_s=0.05)
             assert controller(cluster) in others
             for name in others:
-                eventually(
-                    lambda name=name: publish(cluster, name) == 6, seconds=CUT_S, pause_s=0.05
-                )
+                eventually(lambda name=name: publish(cluster, name) == 6, pause_s=0.05)
         eventually(lambda: up(cluster, others[0]) == set(NAMES))
 
 
@@ -101,6 +96,10 @@ def test_a_controller_whose_event_loop_stands_hands_over() -> None:
             return other.node.cluster.raft.status.leader
 
         assert leader() == standing
-        loop.call_soon_threadsafe(time.sleep, 6.0)
-        eventually(lambda: leader() not in (None, standing), "before it goes on", seconds=5.5)
+        goes_on = threading.Event()
+        loop.call_soon_threadsafe(goes_on.wait, 2 * WAIT_S_MAX)
+        try:
+            eventually(lambda: leader() not in (None, standing), "before it goes on")
+        finally:
+            goes_on.set()
         eventually(lambda: up(cluster, standing) == set(NAMES))
