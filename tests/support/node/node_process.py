@@ -38,6 +38,11 @@ def clean_environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config")}
 
 
+def tells_of_load(record: str) -> bool:
+    """Whether a record of a node's log tells that the machine is busy, and of nothing else."""
+    return "held the event loop" in record or "the disk is slow" in record
+
+
 class NodeProcess(NodeApi):
     """A node on a folder. Its stderr is kept in ``log``, beside the folder.
 
