@@ -273,6 +273,7 @@ class AsyncProducer:
             try:
                 if try_again:
                     self._error = None
+                    self._monitor.notify_all()  # the worker goes on with the batch that failed
                 self._seal()
                 while len(self._batches) > 1 and self._error is None:
                     await self._monitor.wait()

@@ -274,6 +274,7 @@ class Producer:
             try:
                 if try_again:
                     self._error = None
+                    self._monitor.notify_all()  # the worker goes on with the batch that failed
                 self._seal()
                 while len(self._batches) > 1 and self._error is None:
                     self._monitor.wait()

@@ -11,6 +11,8 @@ from goq.errors import InvalidInput, NotAllowed, TimedOut, TooLarge, TopicNotFou
 from goq.frame.hashes import partition_of
 from goq.model import Message
 from tests.support.client.fake_node import FakeNode, FakePartition, Refused, placed_frames
+from tests.support.client.interrupts import is_done
+from tests.support.eventually import WAIT_S_MAX, eventually, until
 
 NEVER = "1h"
 
@@ -131,6 +133,33 @@ def test_closing_tries_once_more_and_then_says_what_is_wrong(node: FakeNode) -> 
         producer.close()
         with pytest.raises(InvalidInput, match="closed"):
             producer.send(b"c")
+
+
+def test_closing_sends_again_what_failed_since_the_last_call(node: FakeNode) -> None:
+    [partition] = node.create("lines")
+    with Client(node.url, retries=0) as client:
+        producer = client.producer("lines", linger=0)
+        node.refusals.append(Refused(403, "not_allowed"))
+        producer.send(b"a")
+        eventually(lambda: producer._error)
+        assert is_done(producer.close)
+    assert partition.values() == [b"a"]
+
+
+def test_closing_an_asynchronous_producer_sends_again_what_failed(node: FakeNode) -> None:
+    [partition] = node.create("lines")
+
+    async def scenario() -> None:
+        async with AsyncClient(node.url, retries=0) as q:
+            producer = q.producer("lines", linger=0)
+            node.refusals.append(Refused(403, "not_allowed"))
+            await producer.send(b"a")
+            await until(lambda: producer._error)
+            async with asyncio.timeout(WAIT_S_MAX):
+                await producer.aclose()
+
+    asyncio.run(scenario())
+    assert partition.values() == [b"a"]
 
 
 def test_an_error_inside_of_the_block_is_not_hidden_by_one_of_closing(node: FakeNode) -> None:
