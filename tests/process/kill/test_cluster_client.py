@@ -7,7 +7,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-import httpx
 import pytest
 
 from goq.client import Client, ReceivedMessage
@@ -224,7 +223,7 @@ def test_a_loop_that_ends_after_so_many_messages_leaves_those_of_other_nodes_unt
 def test_receipts_say_for_how_many_nodes_a_publisher_has_waited(
     cluster: ProcessCluster, topic: str
 ) -> None:
-    path = f"{cluster.nodes['n1'].url}/v1/topics/{topic}/messages"
+    node, path = cluster.nodes["n1"], f"/v1/topics/{topic}/messages"
     for number in range(PARTITIONS):  # of this node and of others
         message = {"value": "v", "partition": number}
         for body, acks, nodes in (
@@ -232,14 +231,14 @@ def test_receipts_say_for_how_many_nodes_a_publisher_has_waited(
             ({"messages": [message], "acks": "quorum"}, "quorum", 2),
             ({"messages": [message], "acks": "leader"}, "leader", 1),
         ):
-            stored = httpx.post(path, json=body).json()
+            stored = node.call("POST", path, body)
             assert (stored["durability"], stored["acks"], stored["nodes"]) == (
                 "always",
                 acks,
                 nodes,
             )
-    refused = httpx.post(path, json={"messages": [{"value": "v"}], "acks": "all"})
-    assert (refused.status_code, refused.json()["field"]) == (400, "acks")
+    refused = node.request("POST", path, {"messages": [{"value": "v"}], "acks": "all"})
+    assert (refused.status, refused.json["field"]) == (400, "acks")
 
 
 def test_nothing_is_acknowledged_for_enough_nodes_where_the_leader_is_left_alone(

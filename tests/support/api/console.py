@@ -20,7 +20,7 @@ FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
 )
-WAIT_MS_MAX = 30_000
+WAIT_MS_MAX = 60_000
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")
 
 

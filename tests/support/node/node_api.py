@@ -76,9 +76,12 @@ class NodeApi(ABC):
         body: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Send a request, again while another node has just begun to lead, as a client does."""
+        """Send a request, again while leaders move in a cluster, as a client does.
+
+        A refusal with 421 or 503 has done nothing: an unknown outcome is 504.
+        """
         until_s = time.monotonic() + LEADERSHIP_S_MAX
-        while (answer := self.request(method, path, body, headers)).status == 421:
+        while _may_move(answer := self.request(method, path, body, headers)):
             assert time.monotonic() < until_s, answer
             time.sleep(0.05)
         return answer
@@ -88,3 +91,8 @@ class NodeApi(ABC):
         answer = self.ask(method, path, body)
         assert 200 <= answer.status < 300, answer
         return answer.json if answer.body else None
+
+
+def _may_move(answer: Answer) -> bool:
+    """Whether a node of a cluster may answer otherwise once it knows who leads."""
+    return answer.status == 421 or (answer.status == 503 and "goq-cluster" in answer.headers)
