@@ -74,7 +74,7 @@ def test_any_sign_of_life_returns_the_credit_of_expired_leases(
 
 def test_settling_one_message_returns_the_credit_of_another(node: RunningNode, topic: str) -> None:
     publish(node, topic, "a", "b", partition=0)
-    with streaming(node, topic, max_in_flight=2, visibility="300ms") as stream:
+    with streaming(node, topic, max_in_flight=2, visibility="2s") as stream:
         first, second = stream.messages(2)
         settle(node, topic, "extend", second["receipt"], visibility="1h")
         eventually(lambda: group_of(node, topic)["ready"] == 1)
@@ -87,7 +87,7 @@ def test_a_message_goes_to_another_than_who_let_it_expire_if_another_waits(
     node: RunningNode, topic: str
 ) -> None:
     publish(node, topic, "a", partition=0)
-    (held,) = receive(node, topic, consumer="slow", visibility="1s")
+    (held,) = receive(node, topic, consumer="slow", visibility="1h")
     taken: dict[str, list[str]] = {}
 
     def poll(consumer: str) -> None:
@@ -99,6 +99,7 @@ def test_a_message_goes_to_another_than_who_let_it_expire_if_another_waits(
     for number, poller in enumerate(pollers, 1):
         poller.start()
         eventually(lambda number=number: waiting(node, topic) == number)
+    settle(node, topic, "extend", held["receipt"], visibility="50ms")
     eventually(lambda: "idle" in taken)
     assert taken == {"idle": ["a"]}
     assert settle(node, topic, "ack", held["receipt"])["failed"]

@@ -274,9 +274,9 @@ def test_a_message_that_waited_is_extended_before_it_is_yielded(
     node: FakeNode, client: Client
 ) -> None:
     group = fill(node, client, 3)
-    loop = client.consume("orders", group="workers", visibility="2s")
+    loop = client.consume("orders", group="workers", visibility="10s")
     next(loop).ack()
-    time.sleep(0.2)  # over 5 % of the lease
+    time.sleep(0.6)  # over 5 % of the lease
     next(loop)
     extended = [body for verb, body in group.calls if verb == "extend"]
     assert [Receipt.parse(text)[2:4] for text in extended[0]["receipts"]] == [(1, 3)]
@@ -285,11 +285,11 @@ def test_a_message_that_waited_is_extended_before_it_is_yielded(
 
 def test_a_message_whose_lease_is_lost_is_not_yielded(node: FakeNode, client: Client) -> None:
     group = fill(node, client, 3)
-    loop = client.consume("orders", group="workers", visibility="2s")
+    loop = client.consume("orders", group="workers", visibility="10s")
     next(loop).ack()
     with node.changed:
         del group.leased[0, 1]
-    time.sleep(0.2)  # over 5 % of the lease
+    time.sleep(0.6)  # over 5 % of the lease
     assert next(loop).offset == 2
     loop.close()
 

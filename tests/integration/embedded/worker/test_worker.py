@@ -173,11 +173,11 @@ def test_a_stop_lets_a_running_function_end_and_its_lease_lasts(
     app = goq.WorkerApp(goq_node.url)
     began, attempts = threading.Event(), []
 
-    @app.worker("long", group="g", visibility="500ms")
+    @app.worker("long", group="g", visibility="2s")
     def work(message: ReceivedMessage) -> None:
         attempts.append(message.attempt)
         began.set()
-        time.sleep(1.5)
+        time.sleep(3)
 
     goq_client.publish_many("long", [b"1", b"2", b"3"])
     with running(app):
