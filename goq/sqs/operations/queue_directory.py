@@ -16,11 +16,18 @@ from goq.model import AUDIT_TOPIC
 from goq.sqs.attributes import RECORD, MoveRecord, QueueRecord, read_record, settings_of
 from goq.sqs.node_calls import NodeCalls, SqsCall, decoded
 from goq.sqs.protocol.bounds import RELAXED, STRICT
-from goq.sqs.protocol.errors import error_of, error_of_goq, problem_code, queue_missing
+from goq.sqs.protocol.errors import (
+    SqsError,
+    error_of,
+    error_of_goq,
+    problem_code,
+    queue_missing,
+)
 from goq.sqs.queue_view import QueueView, name_of_url
 
-_CONFLICTS_MAX: Final = 8
+_CONFLICT_S_MAX: Final = 20.0  # less than SDKs wait for an answer
 _CONFLICT_PAUSE_S: Final = 0.02
+_CONFLICT_PAUSE_S_MAX: Final = 0.5
 
 
 class _GroupCounts(msgspec.Struct):
@@ -135,19 +142,26 @@ class QueueDirectory:
     ) -> None:
         """Change the record; begin anew where another node changed the topic meanwhile.
 
-        SDKs do not repeat what was refused as a conflict.
+        SDKs do not repeat what was refused as a conflict. A node that is slow to hear of other
+        nodes' changes meets them for longer.
         """
         path, pause_s = topic_path(queue.topic.name), _CONFLICT_PAUSE_S
+        now_s = asyncio.get_running_loop().time
         async with self._changing:
-            for _ in range(_CONFLICTS_MAX):
+            until_s = now_s() + _CONFLICT_S_MAX
+            while True:
                 known = queue.topic.settings.sqs
                 settings = settings_of(new or {}, changed(read_record(known)))
                 body = {"settings": settings, "expected": {RECORD: known}}
                 response = await self._calls.ask(call, "PATCH", path, body)
                 if problem_code(response) != "conflict":
                     break
+                if now_s() >= until_s:
+                    raise SqsError(
+                        "ServiceUnavailable", "Other nodes change the queue at the same time.", 503
+                    )
                 await asyncio.sleep(pause_s * uniform(0.5, 1))  # nodes do not meet again
-                pause_s *= 2
+                pause_s = min(2 * pause_s, _CONFLICT_PAUSE_S_MAX)
         if response.status >= 400:
             raise error_of(response)
 
