@@ -14,6 +14,7 @@ from goq.cluster.replication.replica import Replica
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.effort import first_of
 from tests.support.eventually import eventually
+from tests.support.node.running_node import RunningNode
 
 _MOVING = 2
 
@@ -51,12 +52,13 @@ def moving(cluster: RunningCluster, topic: str) -> str:
 def test_a_read_of_all_partitions_is_refused(
     cluster: RunningCluster, moving: str, path: str
 ) -> None:
+    def is_told(node: RunningNode) -> bool:
+        answer = node.request("GET", f"/v1/topics/{moving}{path}")
+        assert (answer.status, answer.json["code"]) == (503, "partition_offline")
+        return f"partition {_MOVING} of {moving}" in answer.json["detail"]  # another may move, too
+
     with _closed(cluster, moving), ThreadPoolExecutor(3) as pool:  # each waits for a leader
-        url = f"/v1/topics/{moving}{path}"
-        answers = list(pool.map(lambda node: node.request("GET", url), cluster.nodes))
-        for answer in answers:
-            assert (answer.status, answer.json["code"]) == (503, "partition_offline")
-            assert f"partition {_MOVING} of {moving}" in answer.json["detail"]
+        list(pool.map(lambda node: eventually(lambda: is_told(node)), cluster.nodes))
 
 
 def test_a_read_of_all_partitions_is_refused_while_one_has_no_leader(

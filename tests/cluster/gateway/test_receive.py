@@ -87,7 +87,10 @@ def test_a_message_of_any_size_comes_through_any_node_at_its_first_attempt(
     for number, leader in list(enumerate(cluster.leaders(topic)))[:3]:
         node = next(each for each in cluster.nodes if each is not cluster.by_name[str(leader)])
         _publish(cluster, topic, [number], value="x" * size_bytes)
-        (message,) = _receive(node, topic, max_messages=1, wait="20s")
+        found: list[Any] = []
+        for _ in range(3):  # a busy machine may not bring it within one wait
+            found = found or _receive(node, topic, max_messages=1, wait="20s")
+        (message,) = found
         assert (message["partition"], message["attempt"]) == (number, 1)
         assert len(message["value"]) == size_bytes
         assert _settle(node, topic, [message])["settled"] == 1
