@@ -72,7 +72,9 @@ NAMES = st.lists(
     max_size=5,
 ).map(".".join)
 FORMS = st.dictionaries(NAMES, st.text(max_size=20) | st.sampled_from(["fuzz", "5"]), max_size=8)
-GARBAGE = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+GARBAGE = settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture

@@ -77,7 +77,9 @@ async def check(twin: TraceTwin) -> None:
 
 @pytest.mark.usefixtures("small_segments")
 @settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(seed=st.integers(0, 2**32))
 def test_the_trace_of_every_message_is_what_was_done(

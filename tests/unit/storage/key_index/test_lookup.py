@@ -199,7 +199,9 @@ STEPS = [name for name, step in vars(Case).items() if callable(step) and "_file"
 STEPS = sorted({*STEPS} - {"__init__", "open"})
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.integers(0, 2**32),
     st.lists(st.sampled_from([*STEPS, *["append"] * 6, *["look"] * 3]), max_size=30),
