@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +22,9 @@ from goq.cluster.replication.follower import FollowerReplica
 from goq.cluster.replication.leader import LeaderReplica
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
 from goq.cluster.replication.protocol import PartitionUpdate, Position
+from goq.cluster.replication.push.protocol import PushHead
+from goq.cluster.replication.push.reports import PushReports
+from goq.cluster.replication.push.sender import PushSender
 from goq.delivery.outbox import OutboxEntry
 from goq.storage.log.segment import WriteBatch
 from tests.sim.environment import patches
@@ -31,6 +34,8 @@ from tests.support.storage.disk import _SimulatedFile
 Mutation = Callable[[], AbstractContextManager[Any]]
 _ALL_IN_THREADS = 120
 """Of a record: what has any message is larger."""
+_BESIDE_THE_JOURNAL = 400
+"""Of a batch: what has some messages is larger."""
 
 
 def _raft_answers_before_it_syncs() -> AbstractContextManager[Any]:
@@ -181,6 +186,43 @@ def _a_leader_counts_what_it_has_not_synced() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def large_batches() -> Iterator[None]:
+    """Have threads write the larger batches beside the journal, so that they end in any order."""
+    with patch.dict(patches.SMALL, JOURNAL_ENTRY_BYTES_MAX=_BESIDE_THE_JOURNAL), slow_threads():
+        yield
+
+
+@contextmanager
+def _a_follower_reports_what_it_has_not_synced() -> Iterator[None]:
+    """It reports a push when it arrives, and not when it is stored."""
+    arrive, store = PushReports.on_arrival, PushReports.on_stored
+
+    def on_arrival(self: PushReports, head: PushHead) -> None:
+        arrive(self, head)
+        store(self, [head.number] * len(head.updates))
+
+    def on_stored(_self: PushReports, _numbers: object) -> None:
+        pass
+
+    with patch.multiple(PushReports, on_arrival=on_arrival, on_stored=on_stored):
+        yield
+
+
+@contextmanager
+def _a_report_counts_for_all_pushes_before_it() -> Iterator[None]:
+    """A leader does not know that a follower reports a push before an earlier one is stored."""
+    original = PushSender.on_stored
+
+    def on_stored(self: PushSender, number: int, others: Sequence[int] = ()) -> None:
+        last = max((number, *others))
+        if any(sent <= last for sent in self._in_flight):
+            original(self, last)
+
+    with patch.object(PushSender, "on_stored", on_stored), large_batches():
+        yield
+
+
 def _a_dead_letter_leaves_before_it_is_safe() -> AbstractContextManager[Any]:
     """A leader waits for its own disk alone."""
 
@@ -238,6 +280,8 @@ MUTATIONS: dict[str, Mutation] = {
     "leases keep the old clock": _leases_keep_the_old_clock,
     "logs are not cut where they part": _logs_are_not_cut_where_they_part,
     "a leader counts what it has not synced": _a_leader_counts_what_it_has_not_synced,
+    "a follower reports what it has not synced": _a_follower_reports_what_it_has_not_synced,
+    "a report counts for all pushes before it": _a_report_counts_for_all_pushes_before_it,
     "a dead letter leaves before it is safe": _a_dead_letter_leaves_before_it_is_safe,
     "a redrive is acknowledged before it is safe": _a_redrive_is_acknowledged_before_it_is_safe,
     "an outbox does not look at its target": _an_outbox_does_not_look_at_its_target,

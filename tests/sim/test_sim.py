@@ -9,8 +9,10 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pysyncobj.syncobj
 import pytest
@@ -18,9 +20,10 @@ import pytest
 from goq import limits
 from goq.broker import broker
 from goq.cluster import bootstrap as membership
+from goq.cluster.replication.push.sender import PushSender
 from tests.sim.__main__ import main
 from tests.sim.faults.operators import Operators
-from tests.sim.mutations import MUTATIONS, slow_threads
+from tests.sim.mutations import MUTATIONS, large_batches, slow_threads
 from tests.sim.run import Outcome, run
 from tests.support.effort import first_of
 from tests.support.paths import REPOSITORY
@@ -204,6 +207,8 @@ _LIKELY = {
 
 _LONE_LIKELY = {
     "a leader counts what it has not synced": (1, 2, 3),
+    "a follower reports what it has not synced": (1, 2, 3),
+    "a report counts for all pushes before it": (3,),
     "a deaf controller stays": (3, 12),
     "a node that hears no Raft may lead": (52,),
 }
@@ -251,6 +256,18 @@ def test_slow_threads_alone_are_no_fault(seed: int) -> None:
         assert run(seed, lone_fault=True).broken == []
 
 
+def test_pushes_that_are_reported_before_earlier_ones_are_no_fault() -> None:
+    original, early = PushSender.on_stored, Counter[int]()
+
+    def on_stored(self: PushSender, number: int, others: Sequence[int] = ()) -> None:
+        early.update(others)
+        original(self, number, others)
+
+    with large_batches(), patch.object(PushSender, "on_stored", on_stored):
+        assert run(3, lone_fault=True).broken == []
+    assert early, "no push was reported before an earlier one in this life"
+
+
 _DIVERGING_SEEDS = (9, 17, 23)
 
 
@@ -265,6 +282,7 @@ def test_nodes_whose_metadata_forks_heal_and_lose_nothing() -> None:
 _LONG = {
     "a dead letter leaves before it is safe",
     "a leader counts what it has not synced",
+    "a report counts for all pushes before it",
     "a redrive is acknowledged before it is safe",
     "followers count before they are looked at",
     "nobody syncs",

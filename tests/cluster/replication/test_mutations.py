@@ -85,14 +85,14 @@ def _refuses_though_it_may_be_deposed(patch: Patch) -> None:
 def _counts_a_push_before_it_is_stored(patch: Patch) -> None:
     original = PushSender._send
 
-    def send(self: PushSender, updates: Any, pushed: Any, size_bytes: int) -> None:
-        original(self, updates, pushed, size_bytes)
+    def send(self: PushSender, outgoing: Any) -> None:
+        original(self, outgoing)
         if self._session.pushes is self:
             number = self._number
             asyncio.get_running_loop().call_soon(lambda: _stored(self, number))
 
-    def _stored(sender: PushSender, number: int) -> None:
-        if sender._in_flight and sender._in_flight[0].number <= number:
+    def _stored(sender: PushSender, number: int, _others: object = ()) -> None:
+        if number in sender._in_flight:
             original_stored(sender, number)
 
     original_stored = PushSender.on_stored

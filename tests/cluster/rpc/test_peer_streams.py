@@ -48,8 +48,8 @@ def stored() -> Iterator[Counter[str]]:
     counts: Counter[str] = Counter()
     original = PushSender.on_stored
 
-    def on_stored(self: PushSender, number: int) -> None:
-        original(self, number)
+    def on_stored(self: PushSender, *numbers: Any) -> None:
+        original(self, *numbers)
         counts[self._session.node] += 1
 
     with patch.object(PushSender, "on_stored", on_stored):

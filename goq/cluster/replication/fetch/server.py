@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
@@ -134,16 +134,16 @@ class FetchServer:
         for key in session.positions:
             session.pushes.enqueue(key)
 
-    def on_stored(self, node: str, number: int, push: int) -> None:
-        """Count what a node has stored of the pushes of a session.
+    def on_stored(self, node: str, number: int, push: int, others: Sequence[int] = ()) -> None:
+        """Count what a node has stored of the pushes of a session: up to ``push``, and ``others``.
 
-        Raises ``InvalidFrame`` for a push that is not under way.
+        Raises ``InvalidFrame`` for pushes that are not under way.
         """
         session = self._sessions.get(node)
         if session is None or session.pushes is None or session.number != number:
             return
         try:
-            session.pushes.on_stored(push)
+            session.pushes.on_stored(push, others)
         except InvalidFrame:
             self._end_session(session)
             raise

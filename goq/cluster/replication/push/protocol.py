@@ -1,15 +1,17 @@
 """The messages of a push stream between two nodes. Each is one frame of the stream.
 
     begin    1 · session u64                                    follower to leader
-    stored   2 · session u64 · number u64                       follower to leader
+    stored   2 · session u64 · number u64 · others u64 …        follower to leader
     push     3 · size u32 of the head · head in msgpack · frames    leader to follower
     renew    4 · session u64                                    follower to leader
 
 All integers are little-endian. A push belongs to a fetch session, and the pushes of a session are
 numbered from 1 on. ``begin`` asks for the pushes of a session. ``stored`` says that the follower
-has everything up to a push on its disk. The head of a push is a :class:`PushHead`; the frames of
-its updates follow in their order, as in a fetch response. ``renew`` is a sign of life of a session
-that is pushed to: it says what a fetch without positions does.
+has everything up to a push on its disk, and which pushes behind it: a small one need not wait for a
+large one of another partition. Only a leader that takes these ``others``, as its pushes say, is
+sent any. The head of a push is a :class:`PushHead`; the frames of its updates follow in their
+order, as in a fetch response. ``renew`` is a sign of life of a session that is pushed to: it says
+what a fetch without positions does.
 
 Each direction of a stream keeps its order. A stream that ends takes its session with it: the
 follower begins another one by a fetch.
@@ -32,6 +34,7 @@ _PUSH: Final = 3
 _RENEW: Final = 4
 _BEGIN_MESSAGE = struct.Struct("<BQ")
 _STORED_MESSAGE = struct.Struct("<BQQ")
+_NUMBER = struct.Struct("<Q")
 _PUSH_PREFIX = struct.Struct("<BI")
 
 
@@ -46,12 +49,16 @@ class PeerStream(Protocol):
 
 
 class PushHead(msgspec.Struct, frozen=True, array_like=True):
-    """The head of a push; ``clock_ms`` is the leader's wall time when it was sent."""
+    """The head of a push; ``clock_ms`` is the leader's wall time when it was sent.
+
+    ``takes_others`` says that the leader takes reports of pushes behind one that is not stored yet.
+    """
 
     session: int
     number: int
     clock_ms: int
     updates: list[PartitionUpdate]
+    takes_others: bool = False
 
 
 class Begin(NamedTuple):
@@ -61,10 +68,14 @@ class Begin(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Says that everything up to the push ``number`` of a session is on the follower's disk."""
+    """Says that a follower has all pushes of a session up to ``number`` on its disk.
+
+    It has ``others`` too, which come behind one that it does not have yet.
+    """
 
     session: int
     number: int
+    others: tuple[int, ...] = ()
 
 
 class Renew(NamedTuple):
@@ -94,9 +105,10 @@ def encode_renew(session: int) -> bytes:
     return _BEGIN_MESSAGE.pack(_RENEW, session)
 
 
-def encode_stored(session: int, number: int) -> bytes:
+def encode_stored(session: int, number: int, others: Sequence[int] = ()) -> bytes:
     """Return the message that reports what is stored."""
-    return _STORED_MESSAGE.pack(_STORED, session, number)
+    message = _STORED_MESSAGE.pack(_STORED, session, number)
+    return message + b"".join(map(_NUMBER.pack, others)) if others else message
 
 
 def encode_push(head: PushHead, frames: Sequence[memoryview]) -> bytes:
@@ -108,8 +120,11 @@ def encode_push(head: PushHead, frames: Sequence[memoryview]) -> bytes:
 def decode_message(data: bytes) -> Begin | Stored | Push | Renew:
     """Return a message; raise ``InvalidFrame`` if the bytes are not one."""
     kind, size_bytes = data[:1], len(data)
-    if kind == b"\x02" and size_bytes == _STORED_MESSAGE.size:
-        return Stored(*_STORED_MESSAGE.unpack(data)[1:])
+    others_bytes = size_bytes - _STORED_MESSAGE.size
+    if kind == b"\x02" and others_bytes >= 0 and not others_bytes % _NUMBER.size:
+        others = tuple(n for (n,) in _NUMBER.iter_unpack(data[_STORED_MESSAGE.size :]))
+        _, session, number = _STORED_MESSAGE.unpack_from(data)
+        return Stored(session, number, others)
     if kind == b"\x01" and size_bytes == _BEGIN_MESSAGE.size:
         return Begin(_BEGIN_MESSAGE.unpack(data)[1])
     if kind == b"\x04" and size_bytes == _BEGIN_MESSAGE.size:
@@ -123,11 +138,12 @@ def decode_message(data: bytes) -> Begin | Stored | Push | Renew:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidFrame(f"not the head of a push: {error}") from None
     frames = whole[end:]
-    if sum(_frame_bytes(update) for update in head.updates) != len(frames):
+    if sum(map(frame_bytes, head.updates)) != len(frames):
         raise InvalidFrame("a push has other frames than its head says")
     return Push(head, frames)
 
 
-def _frame_bytes(update: PartitionUpdate) -> int:
+def frame_bytes(update: PartitionUpdate) -> int:
+    """Return the size of the frames of both logs."""
     messages, events = update.messages, update.events
     return (messages.frame_bytes if messages else 0) + (events.frame_bytes if events else 0)

@@ -8,16 +8,20 @@ A push is made of what is in memory. What is not there, or would exceed
 ``limits.PUSH_IN_FLIGHT_BYTES_MAX`` bytes that the follower has not stored yet, ends the pushes of
 the partition: once the follower has stored those under way, it fetches.
 
-The leader remembers where each push leads. So a follower reports the number of a push, and its
+The leader remembers where each push leads. So a follower reports the numbers of pushes, and its
 position is exact. It counts only in the session that the push belongs to, and only for the
 leadership that pushed.
+
+A follower stores the pushes of one partition in their order, and reports those of different ones as
+they are stored. A batch that its disk takes beside the journal is a push of its own: nothing else
+is reported with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -41,10 +45,15 @@ class _PushedPartition(NamedTuple):
 
 
 class _PushInFlight(NamedTuple):
-    number: int
     size_bytes: int
     sent_ms: int
     partitions: dict[PartitionKey, _PushedPartition]
+
+
+class _Outgoing(NamedTuple):
+    update: FramedUpdate
+    pushed: _PushedPartition
+    size_bytes: int
 
 
 class PushSender:
@@ -74,7 +83,7 @@ class PushSender:
         """Where the pushes lead each partition that is pushed."""
         self._leaving: set[PartitionKey] = set()
         """Partitions that are fetched once what was pushed is stored."""
-        self._in_flight: deque[_PushInFlight] = deque()
+        self._in_flight: dict[int, _PushInFlight] = {}
         self._in_flight_bytes = 0
         self._number = 0
         self._changed: dict[PartitionKey, None] = {}
@@ -108,28 +117,26 @@ class PushSender:
         changed, self._changed = self._changed, {}
         if self._session.pushes is not self:
             return
-        updates: list[FramedUpdate] = []
-        pushed: dict[PartitionKey, _PushedPartition] = {}
-        size_bytes = 0
+        small, large = list[_Outgoing](), list[_Outgoing]()
+        new_bytes = 0
         for key in changed:
-            has_room = self._in_flight_bytes + size_bytes < limits.PUSH_IN_FLIGHT_BYTES_MAX
+            has_room = self._in_flight_bytes + new_bytes < limits.PUSH_IN_FLIGHT_BYTES_MAX
             update = self._next(key, has_room=has_room)
             if update is None or update.end_offsets is None:
                 continue
             leader = self._leaders[key]
-            update_bytes = limits.PUSH_UPDATE_BYTES + sum(map(len, update.buffers))
-            if updates and size_bytes + update_bytes > limits.PUSH_BYTES_MAX:
-                self._send(updates, pushed, size_bytes)
-                updates, pushed, size_bytes = [], {}, 0
-            updates.append(update)
-            size_bytes += update_bytes
             is_all = update.end_offsets == leader.pushable_ends
-            pushed[key] = _PushedPartition(leader, update.end_offsets, is_all)
             self._leads[key] = update.end_offsets
             if not is_all:
                 self.enqueue(key)  # the rest is in another segment
-        if updates:
-            self._send(updates, pushed, size_bytes)
+            frame_bytes = sum(map(len, update.buffers))
+            size_bytes = limits.PUSH_UPDATE_BYTES + frame_bytes
+            new_bytes += size_bytes
+            is_large = frame_bytes > limits.JOURNAL_ENTRY_BYTES_MAX
+            pushed = _PushedPartition(leader, update.end_offsets, is_all)
+            (large if is_large else small).append(_Outgoing(update, pushed, size_bytes))
+        for push in (*_in_pushes(small), *([each] for each in large)):
+            self._send(push)
 
     def _next(self, key: PartitionKey, *, has_room: bool) -> FramedUpdate | None:
         """Return what is to be pushed of a partition; None for nothing, or if it is fetched."""
@@ -173,20 +180,19 @@ class PushSender:
         else:
             self._leaving.add(key)
 
-    def _send(
-        self,
-        updates: list[FramedUpdate],
-        pushed: dict[PartitionKey, _PushedPartition],
-        size_bytes: int,
-    ) -> None:
+    def _send(self, outgoing: Sequence[_Outgoing]) -> None:
         session = self._session
         self._number += 1
-        head = PushHead(
-            session.number, self._number, self._clock.wall_ms(), [each.head for each in updates]
+        updates = [each.update for each in outgoing]
+        heads = [update.head for update in updates]
+        clock_ms = self._clock.wall_ms()
+        head = PushHead(session.number, self._number, clock_ms, heads, takes_others=True)
+        self._in_flight[self._number] = _PushInFlight(
+            sum(each.size_bytes for each in outgoing),
+            int(self._loop.time() * 1000),
+            {each.update.head.key: each.pushed for each in outgoing},
         )
-        now_ms = int(self._loop.time() * 1000)
-        self._in_flight.append(_PushInFlight(self._number, size_bytes, now_ms, pushed))
-        self._in_flight_bytes += size_bytes
+        self._in_flight_bytes += self._in_flight[self._number].size_bytes
         for update in updates:
             self._note_sent(update)
         frames = [buffer for update in updates for buffer in update.buffers]
@@ -203,17 +209,19 @@ class PushSender:
         session.stale.discard(head.key)
         session.pending.pop(head.key, None)
 
-    def on_stored(self, number: int) -> None:
-        """Count what the follower has on its disk: everything up to a push of this session.
+    def on_stored(self, number: int, others: Sequence[int] = ()) -> None:
+        """Count what the follower has on its disk: all pushes up to ``number``, and ``others``.
 
-        Raises ``InvalidFrame`` for a push that is not under way.
+        Raises ``InvalidFrame`` for pushes that are not under way.
         """
         in_flight = self._in_flight
-        if not in_flight or not in_flight[0].number <= number <= in_flight[-1].number:
-            raise InvalidFrame(f"push {number} is not under way")
+        numbers = list(itertools.takewhile(lambda sent: sent <= number, in_flight))
+        numbers += others
+        if not numbers or number > self._number or not in_flight.keys() >= set(numbers):
+            raise InvalidFrame(f"push {max(numbers, default=number)} is not under way")
         stored: dict[PartitionKey, tuple[_PushedPartition, int]] = {}
-        while in_flight and in_flight[0].number <= number:
-            push = in_flight.popleft()
+        for each in sorted(set(numbers)):
+            push = in_flight.pop(each)
             self._in_flight_bytes -= push.size_bytes
             for key, partition in push.partitions.items():
                 stored[key] = partition, push.sent_ms
@@ -225,6 +233,8 @@ class PushSender:
         before = session.positions.get(key)
         if before is None or key not in self._leads or self._leaders.get(key) is not leader:
             return
+        if not pushed.ends.reaches(before.ends):
+            return  # a later push of it was reported first: this one was also of another partition
         epoch = leader.leader_epoch
         epochs = (
             epoch if now > then else known
@@ -236,3 +246,15 @@ class PushSender:
         leader.on_stored(session.node, pushed.ends, int(self._loop.time() * 1000), caught_up_ms)
         if key in self._leaving and self._leads.get(key) == pushed.ends:
             self._leave(key)
+
+
+def _in_pushes(updates: Sequence[_Outgoing]) -> Iterator[Sequence[_Outgoing]]:
+    """Divide updates into as few pushes as their bound allows."""
+    begin, size_bytes = 0, 0
+    for number, each in enumerate(updates):
+        if number > begin and size_bytes + each.size_bytes > limits.PUSH_BYTES_MAX:
+            yield updates[begin:number]
+            begin, size_bytes = number, 0
+        size_bytes += each.size_bytes
+    if updates:
+        yield updates[begin:]

@@ -44,7 +44,7 @@ UPDATE_FORM = [KEY_FORM, 3, [4, 5], LOG_FORM, None, "", None]
             ["n", 7, True, [POSITION_FORM], [KEY_FORM], 10],
         ),
         (FetchResponse([UPDATE]), [[UPDATE_FORM], False, 0]),
-        (PushHead(7, 8, 9, [UPDATE]), [7, 8, 9, [UPDATE_FORM]]),
+        (PushHead(7, 8, 9, [UPDATE]), [7, 8, 9, [UPDATE_FORM], False]),
         (ArchiveRequest(KEY, 1, 5), [KEY_FORM, 1, 5, False, 0]),
         (
             RepairRequest(KEY, 1, Gap(2, 3), SoundFrame(4, 5)),

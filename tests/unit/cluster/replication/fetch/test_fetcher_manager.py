@@ -140,7 +140,7 @@ def test_what_a_node_says_of_pushes_to_it_goes_to_the_server(
     manager.on_stream_message("n2", encode_begin(7))
     manager.on_stream_message("n2", encode_renew(7))
     manager.on_stream_message("n2", encode_stored(7, 3))
-    assert server.calls == [("attach", "n2", 7), ("renew", "n2", 7), ("on_stored", "n2", 7, 3)]
+    assert server.calls == [("attach", "n2", 7), ("renew", "n2", 7), ("on_stored", "n2", 7, 3, ())]
     with pytest.raises(InvalidFrame):
         manager.on_stream_message("n2", b"?")
 

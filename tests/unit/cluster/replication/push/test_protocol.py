@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from goq.cluster.replication.progress import LogOffsets
@@ -30,6 +31,7 @@ PUSH = encode_push(PushHead(7, 1, 1000, [UPDATE]), [memoryview(b"abc"), memoryvi
 def test_messages_are_read_as_they_were_written() -> None:
     assert decode_message(encode_begin(2**53)) == Begin(2**53)
     assert decode_message(encode_stored(2**53, 9)) == Stored(2**53, 9)
+    assert decode_message(encode_stored(7, 0, [2, 2**53])) == Stored(7, 0, (2, 2**53))
     assert decode_message(encode_renew(2**53)) == Renew(2**53)
     assert decode_message(PUSH) == Push(PushHead(7, 1, 1000, [UPDATE]), memoryview(b"abcde"))
 
@@ -45,6 +47,11 @@ def test_an_update_may_have_frames_of_one_log_or_of_none() -> None:
 
 def test_a_report_takes_a_few_bytes() -> None:
     assert len(encode_stored(2**53, 2**40)) == 17
+
+
+def test_a_push_of_a_version_that_takes_no_other_reports_says_so_by_silence() -> None:
+    head = msgspec.to_builtins(PushHead(7, 1, 1000, [], takes_others=True))
+    assert msgspec.convert(head[:4], PushHead) == PushHead(7, 1, 1000, [], takes_others=False)
 
 
 @pytest.mark.parametrize("message", [PUSH, encode_begin(1), encode_renew(1), encode_stored(1, 1)])

@@ -22,7 +22,7 @@ from goq.frame.view import FrameView
 from goq.storage.log.log import Log
 from tests.support.storage.disk import SimulatedDisk
 
-KEY = PartitionKey("t", 1, 0)
+KEY, OTHER, THIRD = PartitionKey("t", 1, 0), PartitionKey("u", 2, 0), PartitionKey("u", 2, 1)
 SESSION = 7
 
 
@@ -52,10 +52,19 @@ class Receiver:
         self.failures: list[Exception] = []
         self.pushed = 0
         self.recorded: list[int] = []
+        self.takes_others = True
         parts: tuple[Any, ...] = (self, _Inline(), self)
         self.pushes = PushReceiver({KEY: self.follower}, *parts)
         stream: Any = self
         self.pushes.attach(SESSION, stream)
+
+    def follow(self, key: PartitionKey) -> FollowerReplica:
+        """Follow another partition, too."""
+        folder = Path("/other") / str(key.number)
+        logs = PartitionLogs(*(Log.open(folder / name, self.disk) for name in ("m", "e")))
+        followers: Any = self.pushes._followers
+        followers[key] = FollowerReplica(key, 3, logs, Log.open)
+        return followers[key]
 
     def join(self, write: Any) -> None:
         self.writes.append(write)
@@ -105,9 +114,8 @@ class Receiver:
         joined = b"".join(frames)
         update = LogUpdate(base, start, len(joined), **changes)
         logs = (None, update) if is_event else (update, None)
-        head = PushHead(
-            session, number, 0, [PartitionUpdate(key, epoch, LogOffsets(safe, 0), *logs)]
-        )
+        updates = [PartitionUpdate(key, epoch, LogOffsets(safe, 0), *logs)]
+        head = PushHead(session, number, 0, updates, self.takes_others)
         self.pushes.receive(Push(head, memoryview(joined)))
 
 
@@ -157,17 +165,14 @@ def test_a_round_ends_where_the_leader_begins_a_segment_and_the_sealed_one_is_re
 
 def test_the_sealed_segment_of_one_of_several_partitions_is_recorded() -> None:
     async def steps(at: Receiver) -> None:
-        key = PartitionKey("u", 2, 0)
-        logs = PartitionLogs(*(Log.open(Path("/other") / name, at.disk) for name in ("m", "e")))
-        followers: Any = at.pushes._followers
-        followers[key] = FollowerReplica(key, 3, logs, Log.open)
+        other = at.follow(OTHER)
         at.push(1, [frame(0)])
         at.push(2, [frame(2)], base=2)
-        at.push(3, [frame(0)], key=key)
+        at.push(3, [frame(0)], key=OTHER)
         for _ in range(2):
             await at.turn()
-        assert at.sent == [encode_stored(SESSION, number) for number in (1, 3)]
-        assert (at.recorded, logs.messages.end_offset) == ([0], 2)
+        assert at.sent == [encode_stored(SESSION, 1, [3]), encode_stored(SESSION, 3)]
+        assert (at.recorded, other.position.ends.messages) == ([0], 2)
 
     run(steps)
 
@@ -247,27 +252,131 @@ def test_a_log_that_something_else_changes_ends_the_session() -> None:
     run(steps)
 
 
-def test_a_round_that_cannot_begin_for_one_partition_locks_no_other() -> None:
+def test_a_partition_that_cannot_be_stored_holds_up_no_other_but_their_common_push() -> None:
     async def steps(at: Receiver) -> None:
-        key = PartitionKey("u", 2, 0)
-        logs = PartitionLogs(*(Log.open(Path("/other") / name, at.disk) for name in ("m", "e")))
-        busy = FollowerReplica(key, 3, logs, Log.open)
-        followers: Any = at.pushes._followers
-        followers[key] = busy
+        busy = at.follow(OTHER)
         assert busy.log_lock.try_acquire()
-        head = PushHead(
-            SESSION,
-            1,
-            0,
-            [
-                PartitionUpdate(each, 3, LogOffsets(0, 0), LogUpdate(0, 0, len(frame(0))), None)
-                for each in (KEY, key)
-            ],
-        )
-        at.pushes.receive(Push(head, memoryview(2 * frame(0))))
+        update = LogUpdate(0, 0, len(frame(0)))
+        updates = [PartitionUpdate(key, 3, LogOffsets(0, 0), update, None) for key in (KEY, OTHER)]
+        at.pushes.receive(Push(PushHead(SESSION, 1, 0, updates), memoryview(2 * frame(0))))
         assert len(at.mismatches) == 1
+        await at.turn()
+        assert (at.ends, at.sent) == (LogOffsets(2, 0), [])
         assert at.follower.log_lock.try_acquire()
         await at.pushes.idle()
+
+    run(steps)
+
+
+def test_a_push_is_reported_while_an_earlier_one_of_another_partition_is_not_stored() -> None:
+    async def steps(at: Receiver) -> None:
+        at.follow(OTHER)
+        at.push(1, [frame(0)])
+        at.push(2, [frame(0)], key=OTHER)
+        at.push(3, [frame(2)], key=OTHER)
+        slow, quick = at.writes
+        at.writes = [quick]
+        await at.turn()
+        assert at.sent == [encode_stored(SESSION, 0, [2])]
+        await at.turn()
+        assert at.sent[1:] == [encode_stored(SESSION, 0, [3])]
+        at.writes = [slow]
+        await at.turn()
+        assert at.sent[2:] == [encode_stored(SESSION, 3)]
+
+    run(steps)
+
+
+def test_a_leader_that_takes_no_others_is_told_only_of_all_up_to_a_push() -> None:
+    async def steps(at: Receiver) -> None:
+        at.follow(OTHER)
+        at.takes_others = False
+        at.push(1, [frame(0)])
+        at.push(2, [frame(0)], key=OTHER)
+        at.push(3, [frame(2)])
+        slow, quick = at.writes
+        at.writes = [quick]
+        await at.turn()
+        assert at.sent == []
+        at.writes = [slow]
+        await at.turn()
+        assert at.sent == [encode_stored(SESSION, 2)]
+        await at.turn()
+        assert at.sent[1:] == [encode_stored(SESSION, 3)]
+
+    run(steps)
+
+
+def test_a_push_of_two_partitions_is_reported_when_both_have_stored_it() -> None:
+    async def steps(at: Receiver) -> None:
+        at.follow(OTHER)
+        update = LogUpdate(0, 0, len(frame(0)))
+        updates = [PartitionUpdate(key, 3, LogOffsets(0, 0), update, None) for key in (KEY, OTHER)]
+        head = PushHead(SESSION, 1, 0, updates, takes_others=True)
+        at.pushes.receive(Push(head, memoryview(2 * frame(0))))
+        for writes in [[each] for each in at.writes]:
+            assert at.sent == []
+            at.writes = writes
+            await at.turn()
+        assert at.sent == [encode_stored(SESSION, 1)]
+
+    run(steps)
+
+
+def test_a_push_is_not_reported_before_both_logs_of_its_partition_have_it() -> None:
+    async def steps(at: Receiver) -> None:
+        update = LogUpdate(0, 0, len(frame(0)))
+        updates = [PartitionUpdate(KEY, 3, LogOffsets(0, 0), update, update)]
+        at.pushes.receive(Push(PushHead(SESSION, 1, 0, updates), memoryview(2 * frame(0))))
+        messages, events = at.writes
+        at.writes = [events]
+        await at.turn()
+        assert (at.sent, at.ends) == ([], LogOffsets(0, 2))
+        at.writes = [messages]
+        await at.turn()
+        assert (at.sent, at.ends) == ([encode_stored(SESSION, 1)], LogOffsets(2, 2))
+
+    run(steps)
+
+
+def test_what_several_partitions_store_in_one_turn_is_one_report() -> None:
+    async def steps(at: Receiver) -> None:
+        at.follow(OTHER)
+        at.follow(THIRD)
+        at.push(1, [frame(0)])
+        at.push(2, [frame(0)], key=OTHER)
+        at.push(3, [frame(0)], key=THIRD)
+        slow, *at.writes = at.writes
+        await at.turn()
+        assert at.sent == [encode_stored(SESSION, 0, [2, 3])]
+        at.writes = [slow]
+        await at.turn()
+        assert at.sent[1:] == [encode_stored(SESSION, 3)]
+
+    run(steps)
+
+
+def test_what_is_stored_after_its_session_has_ended_is_not_reported() -> None:
+    async def steps(at: Receiver) -> None:
+        at.follow(OTHER)
+        at.push(1, [frame(0)])
+        at.push(2, [frame(0)], key=OTHER)
+        at.writes.pop().start()
+        at.pushes.detach()
+        await at.turn()
+        assert (at.sent, at.ends) == ([], LogOffsets(2, 0))
+
+    run(steps)
+
+
+def test_pushes_that_do_not_come_one_after_the_other_end_the_session() -> None:
+    async def steps(at: Receiver) -> None:
+        at.push(1, [frame(0)])
+        for number in (1, 3):
+            at.push(number, [frame(2)])
+        assert len(at.mismatches) == 2
+        await at.turn()
+        assert at.ends == LogOffsets(2, 0)
 
     run(steps)
 

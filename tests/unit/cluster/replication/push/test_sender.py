@@ -223,6 +223,65 @@ def test_a_report_of_a_push_that_is_not_under_way_is_refused() -> None:
     on_scene(test)
 
 
+def test_a_report_of_a_push_behind_another_counts_for_its_partition_alone() -> None:
+    async def test(scene: Scene) -> None:
+        await scene.pushed(KEY)
+        await scene.pushed(OTHER)
+        scene.sender.on_stored(0, [3])
+        assert (scene.position(KEY), scene.position(OTHER)) == (1, 2)
+        with pytest.raises(InvalidFrame):
+            scene.sender.on_stored(0, [3])
+        scene.sender.on_stored(1)
+        assert scene.position(KEY) == 4
+        scene.sender.on_stored(3)
+        assert scene.position(KEY) == 5
+        assert scene.leaders[OTHER].stored == [("follower", 2, True)]
+
+    on_scene(test)
+
+
+def test_a_push_of_two_partitions_that_is_reported_late_takes_neither_back() -> None:
+    async def test(scene: Scene) -> None:
+        scene.leaders[KEY].end = 3
+        await scene.pushed(KEY, OTHER)
+        scene.leaders[KEY].end = 4
+        await scene.pushed(KEY)
+        scene.sender.on_stored(0, [2])
+        assert (scene.position(KEY), scene.position(OTHER)) == (4, 1)
+        scene.sender.on_stored(2)
+        assert (scene.position(KEY), scene.position(OTHER)) == (4, 2)
+        assert scene.leaders[KEY].stored == [("follower", 4, True)]
+
+    on_scene(test)
+
+
+@pytest.mark.parametrize(("number", "others"), [(0, [1, 4]), (1, [0]), (4, []), (0, [])])
+def test_a_report_with_a_push_that_is_not_under_way_counts_for_nothing(
+    number: int, others: list[int]
+) -> None:
+    async def test(scene: Scene) -> None:
+        await scene.pushed(KEY, OTHER)
+        with pytest.raises(InvalidFrame):
+            scene.sender.on_stored(number, others)
+        assert (scene.position(KEY), scene.position(OTHER)) == (1, 1)
+
+    on_scene(test)
+
+
+def test_a_large_batch_is_a_push_of_its_own_behind_the_small_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_ENTRY_BYTES_MAX", 2 * len(FRAME))
+
+    async def test(scene: Scene) -> None:
+        scene.leaders[KEY].end = 4
+        assert await scene.pushed(KEY, OTHER) == [(1, 1), (0, 3)]
+        assert [push.head.number for push in scene.stream.sent] == [1, 2]
+        assert all(push.head.takes_others for push in scene.stream.sent)
+
+    on_scene(test)
+
+
 Change = Callable[[Scene], Any]
 NOT_PUSHED: dict[str, Change] = {
     "of another leadership": lambda s: setattr(s.leaders[KEY], "leader_epoch", EPOCH + 1),
