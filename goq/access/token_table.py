@@ -10,7 +10,6 @@ it by an id with ``@``, which no other token has: a node that relays its request
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import Final
 
 from goq import limits
@@ -65,8 +64,10 @@ class TokenTable:
             for rule in _rules_of(record)
         )
 
-    def find(self, text: str | None, peer: str, certificate: Sequence[str] = ()) -> Principal:
-        """Return the principal of a token's text, sent by ``peer`` (``host:port``).
+    def find(
+        self, text: str | None, certificate: Sequence[str] = (), *, is_local: bool
+    ) -> Principal:
+        """Return the principal of a token's text; ``is_local`` if its sender is on this machine.
 
         Without a text it is that of the newest valid token for a name in the ``certificate``.
         Raises ``NotAuthenticated``. The token of the data folder counts on this machine only.
@@ -87,7 +88,7 @@ class TokenTable:
         if local is not None and local[1].id == token_id:
             if not local[1].has_digest(digest, 0):
                 raise NotAuthenticated(_UNKNOWN)
-            if not _is_loopback(peer):
+            if not is_local:
                 raise NotAuthenticated("the token in admin.token counts on its own machine only")
             return local[0]
         record = tokens.get(token_id)
@@ -199,13 +200,6 @@ class TokenTable:
             )
             self._principals[record.id, digest] = principal
         return principal
-
-
-def _is_loopback(peer: str) -> bool:
-    try:
-        return ip_address(peer.rpartition(":")[0].strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_of(principal: Principal, record: TokenRecord) -> bool:

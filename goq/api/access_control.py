@@ -198,7 +198,7 @@ class AccessControl:
     def _find(self, request: Request) -> Principal:
         text = _token_of(request.headers)
         try:
-            return self._table.find(text, request.peer, request.certificate)
+            return self._table.find(text, request.certificate, is_local=request.is_local)
         except NotAuthenticated:
             self.hold(request, request.peer_host)
             if (text is None and not request.certificate) or self._knows_all():

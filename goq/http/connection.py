@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
+from ipaddress import ip_address
 from time import perf_counter
 from types import CoroutineType, FrameType
 from typing import Any, cast
@@ -63,6 +64,7 @@ class Connection(asyncio.Protocol):
         "_unstarted",
         "_writer",
         "certificate",
+        "is_local",
     )
 
     _transport: asyncio.Transport
@@ -73,6 +75,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, shared: ServerContext) -> None:
         self.certificate: tuple[str, ...] = ()
         """The names in the client's certificate."""
+        self.is_local = False
+        """Whether the client is on this machine."""
         self._shared = shared
         self._loop = shared.loop
         self._current: Request | None = None
@@ -92,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._reader = RequestParser(shared, _peer_name(transport))
         self._reader.certificate = self.certificate
+        self._reader.is_local = self.is_local = _is_local(transport)
         self._writer = ResponseWriter(shared, transport)
         self._timeouts = Timeouts(
             self._loop, transport, limits, self._reading_expired, self.abort, self._note_unsent
@@ -225,6 +230,7 @@ class Connection(asyncio.Protocol):
             return
         self._current = request
         request.certificate = self.certificate
+        request.is_local = self.is_local
         answer: Response | Awaitable[Response]
         started_s = perf_counter()
         try:
@@ -515,3 +521,14 @@ def _peer_name(transport: asyncio.Transport) -> str:
         return ""
     host, port = peer[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_local(transport: asyncio.Transport) -> bool:
+    """Return whether the other end is on this machine: at a loopback address, or at this end's own.
+
+    Nobody elsewhere can hold a TCP connection from the address that it leads to.
+    """
+    peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    if not isinstance(peer, tuple) or not isinstance(own, tuple):
+        return False
+    return peer[0] == own[0] or ip_address(peer[0]).is_loopback

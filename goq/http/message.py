@@ -93,9 +93,10 @@ class Request:
 
     ``path`` is percent-decoded and has no query. ``headers`` have lower-case names and values
     decoded as latin-1; values of a repeated header are joined with ``", "``. ``peer`` is
-    ``host:port``, for logs, and ``certificate`` the names in the client's certificate. The handler
-    sets ``route``, for metrics, and ``principal``, the sender, where it asks for tokens, or
-    ``refusal``, why that sender may not do what it asks. ``pause_s`` is how long to hold a refusal.
+    ``host:port``, for logs, ``certificate`` the names in the client's certificate, and ``is_local``
+    whether the client is on this machine. The handler sets ``route``, for metrics, and
+    ``principal``, the sender, where it asks for tokens, or ``refusal``, why that sender may not do
+    what it asks. ``pause_s`` is how long to hold a refusal.
 
     The handler sets ``outlives_eof``, at the latest when it returns. A client that shut its sending
     side looks like a client that is gone. So by default the end of input cancels the handler:
@@ -111,6 +112,7 @@ class Request:
         "headers",
         "is_brief",
         "is_http_10",
+        "is_local",
         "keep_alive",
         "method",
         "outlives_eof",
@@ -149,6 +151,7 @@ class Request:
         self.outlives_eof = False
         self.is_brief = False
         self.certificate: tuple[str, ...] = ()
+        self.is_local = False
         self.refusal: GoqError | None = None
         self.pause_s: float | None = None
         self.route = ""

@@ -81,6 +81,7 @@ class RequestParser:
         "certificate",
         "ended",
         "error",
+        "is_local",
         "pause_s",
         "phase",
         "refused_headers",
@@ -92,6 +93,8 @@ class RequestParser:
     def __init__(self, shared: ServerContext, peer: str) -> None:
         self.certificate: tuple[str, ...] = ()
         """The names in the client's certificate."""
+        self.is_local = False
+        """Whether the client is on this machine."""
         self._shared = shared
         self._limits: HttpLimits = shared.limits
         self._peer = peer
@@ -207,6 +210,7 @@ class RequestParser:
         if check is None or request is None:
             return
         request.certificate = self.certificate
+        request.is_local = self.is_local
         is_large = self._content_bytes > HEAD_CHECK_BYTES or not self._content_bytes
         try:
             check(request, is_large)

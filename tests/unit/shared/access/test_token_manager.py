@@ -38,9 +38,9 @@ class Tokens:
     def create(self, *rules: str, expires_ms: int = 0) -> str:
         return run(self.manager.create("team", rules or ("publish:*",), expires_ms)).text
 
-    def finds(self, text: str | None, peer: str = "127.0.0.1:9") -> bool:
+    def finds(self, text: str | None, *, is_local: bool = True) -> bool:
         try:
-            self.table.find(text, peer)
+            self.table.find(text, is_local=is_local)
         except NotAuthenticated:
             return False
         return True
@@ -78,7 +78,7 @@ def test_only_the_whole_token_is_valid(tokens: Tokens) -> None:
 def test_a_token_expires_at_its_time(tokens: Tokens) -> None:
     text = tokens.create(expires_ms=1000)
     tokens.now_ms += 999
-    principal = tokens.table.find(text, "10.0.0.1:9")
+    principal = tokens.table.find(text, is_local=False)
     tokens.now_ms += 1
     assert not tokens.finds(text)
     assert not tokens.table.is_valid(principal)
@@ -86,7 +86,7 @@ def test_a_token_expires_at_its_time(tokens: Tokens) -> None:
 
 def test_a_revoked_token_is_invalid_at_once_and_stays_so(tokens: Tokens) -> None:
     text = tokens.create()
-    principal = tokens.table.find(text, "10.0.0.1:9")
+    principal = tokens.table.find(text, is_local=False)
     token_id = principal.id
     run(tokens.manager.revoke(token_id))
     run(tokens.manager.revoke(token_id))
@@ -137,13 +137,13 @@ def test_an_expired_token_is_not_rotated(tokens: Tokens) -> None:
 
 def test_what_began_with_a_secret_ends_with_it(tokens: Tokens) -> None:
     first = tokens.create()
-    old = tokens.table.find(first, "10.0.0.1:9")
+    old = tokens.table.find(first, is_local=False)
     token_id = old.id
     named = tokens.table.named(token_id)
     second = run(tokens.manager.rotate(token_id, 1000)).text
-    new = tokens.table.find(second, "10.0.0.1:9")
+    new = tokens.table.find(second, is_local=False)
     assert tokens.table.is_valid(old)
-    assert tokens.table.find(first, "10.0.0.1:9") is old
+    assert tokens.table.find(first, is_local=False) is old
     tokens.now_ms += 1000
     valid = [tokens.table.is_valid(each) for each in (old, new, named)]
     assert valid == [False, True, True]
@@ -153,22 +153,22 @@ def test_what_began_with_a_secret_ends_with_it(tokens: Tokens) -> None:
 
 def test_the_use_of_a_token_is_noted_by_day_and_changes_no_principal(tokens: Tokens) -> None:
     text = tokens.create()
-    principal = tokens.table.find(text, "10.0.0.1:9")
+    principal = tokens.table.find(text, is_local=False)
     run(tokens.manager.note_use(principal.id))
     run(tokens.manager.note_use(principal.id))
     record = tokens.tokens[principal.id]
     assert (record.last_used_day, record.version) == (tokens.now_ms // DAY_MS, 2)
     assert tokens.table.is_valid(principal)
-    assert tokens.table.find(text, "10.0.0.1:9") is principal
+    assert tokens.table.find(text, is_local=False) is principal
 
 
 def test_other_rules_make_another_principal(tokens: Tokens) -> None:
     text = tokens.create("publish:a")
-    before = tokens.table.find(text, "10.0.0.1:9")
+    before = tokens.table.find(text, is_local=False)
     record = tokens.tokens[before.id]
     run(tokens.put_token(replace(record, rules=("read:a", "later:*"), version=2)))
     assert not tokens.table.is_valid(before)
-    now = tokens.table.find(text, "10.0.0.1:9")
+    now = tokens.table.find(text, is_local=False)
     assert now.allows(Verb.READ, "a")
     assert not now.allows(Verb.PUBLISH, "a")
 
@@ -208,10 +208,10 @@ def test_the_token_of_the_data_folder_counts_on_its_machine_only(
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
     assert read_admin_token(tmp_path) == text
     tokens.table.set_admin_token("n1", text)
-    assert tokens.table.find(text, "[::1]:9").is_admin
-    assert not tokens.finds(text, "10.0.0.1:9")
+    assert tokens.table.find(text, is_local=True).is_admin
+    assert not tokens.finds(text, is_local=False)
     assert not tokens.finds(text[:-1])
-    principal = tokens.table.find(text, "127.0.0.1:9")
+    principal = tokens.table.find(text, is_local=True)
     tokens.table.set_admin_token("n1", text)
     assert tokens.table.is_valid(principal)
     tokens.table.set_admin_token("n1", None)
