@@ -18,6 +18,7 @@ from goq.errors import UsageError
 from goq_cli.settlement.answer import UnfitRecord
 from goq_cli.settlement.coproc_process import CoprocProcess
 from goq_cli.settlement.settlements import RELEASE, Outcome, Settlements
+from goq_cli.settlement.shell_command import NOT_RUN
 
 if TYPE_CHECKING:
     from goq.client import Client, ReceivedMessage
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 _SILENT_ENDS_MAX: Final = 5
 _CHECK_S: Final = 0.05
 _SILENCE_S: Final = 1.0
-_NOT_RUN: Final = (126, 127)
 
 
 class Coproc:
@@ -164,7 +164,7 @@ class Coproc:
             return
         self._has_ended = True
         self._silent_ends = 0 if ended.answered else self._silent_ends + 1
-        is_not_run = ended.exit_code in _NOT_RUN and not ended.answered
+        is_not_run = ended.exit_code in NOT_RUN and not ended.answered
         if is_not_run or self._silent_ends >= _SILENT_ENDS_MAX:
             raise UsageError(f"--coproc: {ended.end}, and answered nothing: {self._command}")
         self._say(f"--coproc: {ended.end}")

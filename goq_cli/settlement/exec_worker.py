@@ -9,9 +9,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from goq.client.tracing.trace_context import traceparent_of, tracestate_of
+from goq.errors import UsageError
 from goq.units import format_time_us
 from goq_cli.settlement.settlements import ACK, RELEASE, Outcome, Settlements
-from goq_cli.settlement.shell_command import run_command
+from goq_cli.settlement.shell_command import NOT_RUN, run_command
 
 if TYPE_CHECKING:
     from goq.client import Client, ReceivedMessage
@@ -61,9 +62,10 @@ class ExecWorker:
     ``GOQ_OFFSET``, ``GOQ_KEY``, ``GOQ_TIMESTAMP``, ``GOQ_ATTEMPT``, ``GOQ_GROUP`` and
     ``GOQ_HEADER_<NAME>`` in its environment. ``TRACEPARENT`` and ``TRACESTATE`` are those of the
     span that published the message, never of this process. Exit 0 acknowledges the message; any
-    other code nacks it, with the end of stderr as the reason. A process that the command leaves
-    behind is not waited for. A job does not wait for its ack. Two messages of one key never run at
-    once.
+    other code nacks it, with the end of stderr as the reason. If the shell cannot run the command,
+    and has not run it before, the message is released, and ``UsageError`` raised. A process that
+    the command leaves behind is not waited for. A job does not wait for its ack. Two messages of
+    one key never run at once.
 
     ``has_failed`` tells of a command that failed, or of a message that could not be settled.
     """
@@ -85,6 +87,7 @@ class ExecWorker:
         self._retry_delay = retry_delay
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="goq-exec")
         self._running: dict[Future[None], object] = {}
+        self._has_run = False
         self._stderr_lock = threading.Lock()
         self._settlements = Settlements(client)
         unwanted = (_TRACEPARENT, _TRACESTATE)
@@ -118,8 +121,10 @@ class ExecWorker:
 
     def settle_all(self) -> None:
         """Wait for the running commands, and settle their messages."""
-        self._reap(wait(self._running).done)
-        self._settlements.finish()
+        try:
+            self._reap(wait(self._running).done)
+        finally:
+            self._settlements.finish()
 
     def __enter__(self) -> ExecWorker:
         self._settlements.start()
@@ -143,6 +148,10 @@ class ExecWorker:
         stderr = _Stderr(self._stderr_lock)
         code = run_command(self._command, message.value or b"", environment, stderr.take)
         stderr.finish()
+        if code in NOT_RUN and not self._has_run:
+            self._settlements.add([(message, RELEASE)])
+            raise UsageError(f"--exec: the shell cannot run this (exit {code}): {self._command}")
+        self._has_run = True
         if code == 0:
             outcome = ACK
         else:

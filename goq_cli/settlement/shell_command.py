@@ -12,6 +12,8 @@ from typing import Final
 from goq_cli.settlement.process_output import output_until_end
 
 SHELL: Final = "/bin/sh"
+NOT_RUN: Final = (126, 127)
+"""How a shell exits that does not find the command, or may not run it."""
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 

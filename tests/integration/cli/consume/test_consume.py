@@ -181,6 +181,32 @@ def test_what_a_command_says_is_shown_while_it_runs(
         assert goq_.wait(60) == 0
 
 
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_a_command_that_cannot_run_costs_no_message_an_attempt(
+    environment: dict[str, str], topic: str, goq: Run, jobs: str
+) -> None:
+    goq("topic", "create", topic, "--set", "delivery.max_attempts=1")
+    lines = publish(goq, topic, 5)
+    options = ("--group", "g", "--until-empty", "--jobs", jobs)
+    done = goq("consume", topic, *options, "--exec", "goq-has-no-such-program", code=2)
+    assert b"--exec: the shell cannot run this (exit 127): goq-has-no-such-program" in done.stderr
+    found = group_of(environment, topic, "g")
+    assert (found["lag"], found["leased"], found["dead"]) == (5, 0, 0)
+    again = goq("consume", topic, "--group", "g", "--until-empty", "--format", r"%a %v\n")
+    assert sorted(again.stdout.decode().splitlines()) == [f"1 {line}" for line in lines]
+
+
+def test_a_command_that_has_run_fails_its_message_by_any_exit_code(
+    environment: dict[str, str], topic: str, goq: Run
+) -> None:
+    goq("topic", "create", topic, "--partitions", "1", "--set", "delivery.max_attempts=1")
+    publish(goq, topic, 3)
+    command = 'read line; test "$line" != "line 1" || exit 127'
+    goq("consume", topic, "--group", "g", "--until-empty", "--exec", command, code=1)
+    found = group_of(environment, topic, "g")
+    assert (found["lag"], found["dead"]) == (0, 1)
+
+
 def test_a_command_that_leaves_a_process_behind_acknowledges_its_message(
     environment: dict[str, str], topic: str, goq: Run, tmp_path: Path
 ) -> None:
