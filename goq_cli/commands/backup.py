@@ -22,6 +22,7 @@ app = typer.Typer(rich_markup_mode=None)
 Place = Annotated[
     str, typer.Argument(metavar="PLACE", help="The folder of the backups, or s3://bucket/prefix.")
 ]
+_KEEP_MS_MAX = 36_500 * 86_400_000
 _COLUMNS = ("name", "time", "topics", "messages", "bytes", "missing", "damage")
 
 
@@ -158,9 +159,10 @@ def prune(
 ) -> None:
     """Remove old backups, and the objects that no other one needs. The newest backup stays."""
     from goq.backup.inspection import prune_place
-    from goq.units import parse_duration_ms, round_size_bytes
+    from goq.config.types import duration
+    from goq.units import round_size_bytes
 
-    keep_us = parse_duration_ms(keep, field="--keep") * 1000
+    keep_us = duration(0, _KEEP_MS_MAX).parse(keep, "--keep") * 1000
     with disk_errors_told(place):
         done = prune_place(_open(place), time.time_ns() // 1000 - keep_us)
     freed = round_size_bytes(done.bytes)

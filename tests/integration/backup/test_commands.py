@@ -21,6 +21,8 @@ def test_a_folder_is_backed_up_listed_verified_and_restored(goq: Run, tmp_path: 
     listed = json.loads(goq("backup", "list", place, "--json").stdout)["backups"]
     assert [each["name"] for each in listed] == [first["name"], again["name"]]
     assert json.loads(goq("backup", "verify", place, "--json").stdout)["sound"]
+    unitless = goq("backup", "prune", place, "--keep", "7", code=7)
+    assert b"'7' has no unit" in unitless.stderr
     pruned = json.loads(goq("backup", "prune", place, "--keep", "0s", "--json").stdout)
     assert pruned == {"backups": 1, "objects": 0, "bytes": 0}
     assert b"3 topics" in goq("restore", place, "--data-dir", new).stdout
