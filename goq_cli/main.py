@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import io
 import os
 import signal
 import sys
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import typer
 
@@ -114,6 +115,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run ``goq`` and exit."""
     gc.set_threshold(_YOUNG_OBJECTS)
     _open_streams()
+    _choose_encoding(sys.stdout)
     try:
         words = sys.argv[1:] if arguments is None else arguments
         if os.environ.get("_GOQ_COMPLETE"):
@@ -151,6 +153,16 @@ def _open_streams() -> None:
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = open_error_stream(sys.stderr)
+
+
+def _choose_encoding(stdout: TextIO) -> None:
+    """Write UTF-8 into pipes and files, whatever the locale.
+
+    A terminal gets its own encoding. What that lacks is shown as an escape.
+    """
+    if isinstance(stdout, io.TextIOWrapper):
+        encoding = None if stdout.isatty() else "utf-8"
+        stdout.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def _run(arguments: list[str]) -> int:

@@ -117,3 +117,17 @@ def test_names_that_are_not_utf8_are_refused(
     done = shell(environment, words.replace("TOPIC", topic))
     assert done.returncode == 7
     assert b"UTF-8 cannot hold" in done.stderr
+
+
+def test_pipes_get_utf_8_in_any_locale_and_a_terminal_what_its_encoding_has(
+    goq: Run, environment: dict[str, str], topic: str
+) -> None:
+    goq("produce", topic, "--key", "schlüssel", stdin="grüße €\n".encode())
+    latin = environment | {"PYTHONIOENCODING": "iso-8859-1"}
+    for words in ("--json peek", "peek", "consume --format '%k %v\\n'"):
+        done = shell(latin, f"goq {words} {topic}")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert "schlüssel" in (text := done.stdout.decode())
+        assert "grüße €" in text
+    shown = shell(latin, f"script -qec 'goq peek {topic}' /dev/null < /dev/null")
+    assert "grüße \\u20ac" in shown.stdout.decode("iso-8859-1")
