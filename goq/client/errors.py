@@ -29,6 +29,7 @@ from goq.http.client.errors import (
     ExchangeTimeout,
     NoAnswer,
     PoolTimeout,
+    TlsError,
     TransportError,
 )
 from goq.http.client.response_reader import ResponseHeaders
@@ -39,6 +40,7 @@ _RETRY_AFTER_MS_MAX: Final = 366 * 86_400_000
 """A year; a server may send a number of any length."""
 _DIGITS_MAX: Final = 9
 _PLAIN: Final = "http://"
+_ENCRYPTED: Final = "https://"
 _TITLE: Final = re.compile(r"<title>([^<]{1,200})</title>", re.IGNORECASE)
 _BY_STATUS: dict[int, type[GoqError]] = {
     400: InvalidInput,
@@ -152,11 +154,12 @@ def failure_of_transport(
             Unavailable(f"all connections to {server} are busy: {said}"), maybe_done=False
         )
     if isinstance(error, ConnectError):
+        hint = "is a node running there? start one with: goq serve"
+        if isinstance(error, TlsError):
+            hint = "--ca-file names its authority; if it speaks HTTP, it is "
+            hint += _PLAIN + server.removeprefix(_ENCRYPTED)
         return RequestFailure(
-            Unavailable(
-                f"cannot connect to {server}: {said}; is a node running there?"
-                " start one with: goq serve"
-            ),
+            Unavailable(f"cannot connect to {server}: {said}; {hint}"),
             maybe_done=False,
             is_refused=True,
         )

@@ -5,6 +5,7 @@
     TransportError
       ConnectError            no connection: nothing was sent
         ConnectTimeout
+        TlsError              the server is not trusted, or speaks no TLS
       PoolTimeout             every connection stayed in use: nothing was sent
       WriteError              the request was not sent whole
       ReadError               the connection ended before the end of the answer
@@ -28,6 +29,10 @@ class ConnectError(TransportError):
 
 class ConnectTimeout(ConnectError):
     """The connection was not there in time."""
+
+
+class TlsError(ConnectError):
+    """The server has no certificate that the client trusts, or speaks no TLS."""
 
 
 class PoolTimeout(TransportError):
@@ -60,3 +65,12 @@ class WriteTimeout(ExchangeTimeout):
 
 class ReadTimeout(ExchangeTimeout):
     """The server did not answer in time."""
+
+
+def connect_error(error: OSError) -> ConnectError:
+    """Return the error for a connection that was not made."""
+    import ssl  # only few clients need it
+
+    if isinstance(error, ssl.SSLError):
+        return TlsError(getattr(error, "verify_message", "") or str(error))
+    return ConnectError(error.strerror or str(error))

@@ -27,6 +27,7 @@ from goq.http.client.errors import (
     ReadTimeout,
     WriteError,
     WriteTimeout,
+    connect_error,
 )
 from goq.http.client.http1 import (
     ANSWER_BYTES_MAX,
@@ -68,7 +69,7 @@ class _Connection:
         except TimeoutError as error:
             raise ConnectTimeout("the connection took too long") from error
         except OSError as error:
-            raise ConnectError(error.strerror or str(error)) from error
+            raise connect_error(error) from error
         self._is_readable = _readability(self._socket)
 
     def send(self, pieces: tuple[bytes, ...], timeout_s: float | None) -> None:

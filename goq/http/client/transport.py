@@ -29,6 +29,7 @@ from goq.http.client.errors import (
     TransportError,
     WriteError,
     WriteTimeout,
+    connect_error,
 )
 from goq.http.client.http1 import (
     ANSWER_BYTES_MAX,
@@ -285,7 +286,7 @@ class ProtocolTransport:
         except TimeoutError as error:
             raise ConnectTimeout("the connection took too long") from error
         except OSError as error:
-            raise ConnectError(str(error)) from error
+            raise connect_error(error) from error
         if self._closed:  # meanwhile: a request sent now would be answered to nobody
             connection.close()
             raise ConnectError("the client is closed")

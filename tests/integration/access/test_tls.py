@@ -109,7 +109,7 @@ def test_a_server_that_the_authority_did_not_sign_is_not_trusted(
     for ca_file in (None, str(other.certificate)):
         with (
             Client(site.node.url, ca_file=ca_file, retries=0, connect_retries=0) as client,
-            pytest.raises(GoqError, match=r"(?i)certificate"),
+            pytest.raises(GoqError, match=r"certificate.*; --ca-file names its authority"),
         ):
             client.get_version()
     by_name = f"https://localhost:{site.address[1]}"  # which the certificate does not have
@@ -118,6 +118,23 @@ def test_a_server_that_the_authority_did_not_sign_is_not_trusted(
         pytest.raises(GoqError, match=r"(?i)certificate|hostname"),
     ):
         client.get_version()
+
+
+def test_a_server_that_speaks_no_https_is_told_with_its_url_for_http() -> None:
+    async def ask(url: str) -> None:
+        async with AsyncClient(url, retries=0, connect_retries=0) as client:
+            await client.get_version()
+
+    with running_node() as node:
+        encrypted = node.url.replace("http://", "https://")
+        expected = f"if it speaks HTTP, it is {node.url}"
+        with (
+            Client(encrypted, retries=0, connect_retries=0) as client,
+            pytest.raises(GoqError, match=expected),
+        ):
+            client.get_version()
+        with pytest.raises(GoqError, match=expected):
+            asyncio.run(ask(encrypted))
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")  # asks for TLS 1.1
