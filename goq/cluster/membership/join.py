@@ -20,6 +20,7 @@ from goq.cluster.raft.node import RaftNode
 from goq.cluster.rpc.client import RpcClient
 from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
 from goq.errors import Conflict, GoqError, InvalidInput
+from goq.log_throttle import LogThrottle
 
 MEMBERS, JOIN = CALL_PREFIX + "members", CALL_PREFIX + "join"
 OPEN_CALLS = frozenset((MEMBERS, JOIN))
@@ -28,6 +29,7 @@ OPEN_CALLS = frozenset((MEMBERS, JOIN))
 _log = logging.getLogger("goq.cluster")
 _TIMEOUT_S = 10.0
 _RETRY_S = 0.5
+_LOG_PERIOD_S = 10.0
 _REPLAY_S = 2.0
 _WITH_INDEX = b"index"
 
@@ -92,6 +94,7 @@ async def join_cluster(
     Until it is registered, the node replays a log that names earlier disks of members. So it goes
     by the members that it is told, up to where its log is as new.
     """
+    throttle = LogThrottle(_LOG_PERIOD_S)
     own = RaftMember(spec)
     name = str(own.id)
     while registered_disk(state(), name) != own.disk:
@@ -103,7 +106,8 @@ async def join_cluster(
             if member is None or not (is_initial or RaftMember(member).disk == own.disk):
                 await rpc.call(url, JOIN, spec.encode(), _TIMEOUT_S)
         except GoqError as error:
-            if not has_metadata:
+            now_s = asyncio.get_running_loop().time()
+            if not has_metadata and throttle.admit(url, now_s) is not None:
                 _log.warning("not a member of the cluster at %s yet: %s", url, error)
         await asyncio.sleep(_REPLAY_S if has_metadata else _RETRY_S)
 
@@ -125,15 +129,18 @@ class AdmissionServer:
         return not known or known == disk
 
     async def add_member(self, spec: str) -> None:
-        """Add a node to the Raft group; raise ``Conflict`` while a registered node is down.
+        """Add a node to the Raft group; raise ``Conflict`` while another node is down.
 
-        Raft would refuse it anyway; this names the node that is down.
+        Raft would refuse it anyway; this names the node that is down, also one that never came.
         """
-        down = sorted(node.id for node in self._state().nodes.values() if not node.is_up)
+        nodes = self._state().nodes
+        down = {node.id for node in nodes.values() if not node.is_up}
+        down |= self._raft.status.unconnected - nodes.keys() - {str(RaftMember(spec).id)}
         if down:
+            names = sorted(down)
             raise Conflict(
-                f"no node is added while {', '.join(down)} is down: bring it back, or, if it is"
-                f" lost: goq cluster leave {down[0]}"
+                f"no node is added while {', '.join(names)} is down: bring it back, or, if it is"
+                f" lost: goq cluster leave {names[0]}"
             )
         await self._raft.add_member(spec)
 

@@ -16,6 +16,7 @@ from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.membership.join import AdmissionServer
 from goq.cluster.metadata.commands import CreateTopic, ElectLeader, FenceNode, RegisterNode
 from goq.cluster.metadata.state import PartitionMetadata
+from goq.cluster.raft.driver import RaftStatus
 from goq.cluster.raft.node import RaftNode
 from goq.errors import Conflict, GoqError, InvalidInput, NodeNotFound, PartitionNotFound
 from tests.support.cluster.metadata.local_raft import proposing
@@ -36,6 +37,7 @@ class Operator:
     def __init__(self, nodes: int = 3) -> None:
         self.cluster = proposing()
         self.admitted: list[str] = []
+        self.status = RaftStatus()
         admission = AdmissionServer(cast(RaftNode, self), lambda: self.cluster.state)
         self.work = ClusterOperations(
             self.cluster, cast(ReplicaStatus, Reports()), admission.add_member
