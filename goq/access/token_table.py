@@ -81,8 +81,10 @@ class TokenTable:
         found = None if text is None else split_token(text)
         if text is None and certificate:
             return self._of_certificate(certificate, now_ms)
-        if text is None or found is None:
+        if text is None:
             raise NotAuthenticated(_NEEDED)
+        if found is None:
+            raise NotAuthenticated(_UNKNOWN)
         token_id, digest = found[0], digest_of(found[1])
         local = self._local
         if local is not None and local[1].id == token_id:

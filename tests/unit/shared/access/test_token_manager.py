@@ -75,6 +75,14 @@ def test_only_the_whole_token_is_valid(tokens: Tokens) -> None:
     assert not any(tokens.finds(each) for each in wrong)
 
 
+@pytest.mark.parametrize("text", ["goq_half", "", "x"])
+def test_what_is_no_token_is_told_as_unknown_and_not_as_missing(tokens: Tokens, text: str) -> None:
+    with pytest.raises(NotAuthenticated, match="does not know the token"):
+        tokens.table.find(text, is_local=True)
+    with pytest.raises(NotAuthenticated, match="asks for a token"):
+        tokens.table.find(None, is_local=True)
+
+
 def test_a_token_expires_at_its_time(tokens: Tokens) -> None:
     text = tokens.create(expires_ms=1000)
     tokens.now_ms += 999
