@@ -30,6 +30,7 @@ from goq.backup.planned_files import (
 from goq.errors import CorruptData, DataDirLocked, NotFound, UsageError
 from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.archive.manifest import ARCHIVE_DIR
+from goq.storage.catalog.rows import TopicRow
 from goq.storage.catalog.topic_file import read_topic_file
 from goq.storage.data_dir_lock import FILE_NAME as LOCK_NAME
 from goq.storage.data_dir_lock import check_format
@@ -47,7 +48,7 @@ from goq.storage.log.recovery_point import (
 from goq.storage.log.segment import Segment
 from goq.storage.log.segment_files import list_segments
 from goq.storage.node_db import FILE_NAME as DB_NAME
-from goq.storage.node_db import NodeDb, TopicRow
+from goq.storage.node_db import NodeDb
 from goq.storage.scanner import BadRegion, Scanner
 from goq.storage.verification import TOPICS_DIR
 

@@ -43,9 +43,9 @@ from goq.errors import (
 )
 from goq.model import DEAD_LETTERS_SUFFIX, check_name, check_not_internal, parse_topic_folder
 from goq.storage.archive.manifest import ARCHIVE_DIR
+from goq.storage.catalog.rows import TopicRow
 from goq.storage.disk import RealDisk
 from goq.storage.disk_space import low_bytes_of
-from goq.storage.node_db import TopicRow
 from goq.storage.verification import TOPICS_DIR
 from goq.units import round_size_bytes
 

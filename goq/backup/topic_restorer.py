@@ -33,6 +33,7 @@ from goq.model import draw_topic_id
 from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
 from goq.storage.archive.file import read_footer
 from goq.storage.archive.manifest import ARCHIVE_DIR
+from goq.storage.catalog.rows import TopicRow
 from goq.storage.catalog.topic_catalog import topic_record
 from goq.storage.catalog.topic_file import write_topic_file
 from goq.storage.disk import Disk
@@ -40,7 +41,6 @@ from goq.storage.log.log import Log
 from goq.storage.log.recovery_point import DurableEnd, RecoveryPoint
 from goq.storage.log.segment import Segment
 from goq.storage.log.time_lookup import end_offset_at
-from goq.storage.node_db import TopicRow
 from goq.storage.verification import TOPICS_DIR
 from goq.units import format_time_us
 

@@ -47,10 +47,10 @@ from goq.delivery.snapshot import DEFAULT_SNAPSHOT_LIMITS, SnapshotLimits
 from goq.errors import ShuttingDown, TopicNotFound
 from goq.index_cache import IndexCache
 from goq.storage.archive.manifest import ARCHIVE_DIR
+from goq.storage.catalog.rows import SegmentRow, TopicRow
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import SegmentRow, TopicRow
 
 _PRODUCER_ID_BITS = 63
 

@@ -22,10 +22,11 @@ from goq.schedules.schedule_record import (
     with_runs,
     with_schedule,
 )
+from goq.storage.catalog.rows import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 from goq.storage.catalog.topic_catalog import TopicCatalog
 from goq.storage.disk import Disk
 from goq.storage.disk_space import DiskSpace
-from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicManifest, TopicRow
+from goq.storage.node_db import NodeDb
 
 T = TypeVar("T")
 SegmentKey = tuple[str, int, str, int]

@@ -21,19 +21,16 @@ schedule publishes nothing.
 
 The topic of a segment, live or archived, is the name of the topic's folder. So rows of a deleted
 topic are never taken for those of a new one.
-
-Longer than other modules: it is one list of rows, and of calls that each read or write one table.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar, get_type_hints
+from typing import Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import msgspec
 
@@ -42,104 +39,15 @@ from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
 from goq.model import NO_TOPIC_ID, topic_folder
 from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.catalog.checked_tables import CheckedTables, DamagedRow, TableSchema
+from goq.storage.catalog.rows import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 from goq.storage.catalog.sqlite_errors import primary_code, refused_access
 from goq.storage.disk_space import DiskSpace
 
 FILE_NAME = "node.db"
-LOG_NAMES = ("messages", "events")
 _ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)  # also of a message about damaged text
 _NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-class DoubtKind(StrEnum):
-    """The state of a topic of which a node does not know enough.
-
-    ``ADOPTED``: the settings are lost; the topic works, and keeps all messages. ``READ_ONLY``: the
-    topic takes no message either.
-    """
-
-    ADOPTED = "adopted"
-    READ_ONLY = "read-only"
-
-
-class TopicDoubt(NamedTuple):
-    """Why a topic waits for a user's decision: a change of its settings, or its deletion."""
-
-    kind: DoubtKind
-    reason: str
-
-
-class TopicRow(NamedTuple):
-    """A topic in the database; ``settings`` are in the users' notation.
-
-    ``id`` tells the topic from others that have, or had, its name. ``doubt`` is not stored: it is
-    what a start finds.
-    """
-
-    name: str
-    partitions: int
-    settings: dict[str, str]
-    deleting: bool = False
-    id: int = NO_TOPIC_ID
-    doubt: TopicDoubt | None = None
-
-    @property
-    def folder(self) -> str:
-        """The name of the topic's folder."""
-        return topic_folder(self.name, self.id)
-
-
-class SegmentRow(NamedTuple):
-    """A sealed segment in the manifest; ``topic`` is the name of the topic's folder."""
-
-    topic: str
-    partition: int
-    log: str
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    sealed_at_us: int
-
-
-class TopicManifest(NamedTuple):
-    """The known logs of a topic on this node: partitions below ``partitions`` have existed."""
-
-    partitions: int = 0
-    sealed: Sequence[SegmentRow] = ()
-
-    def of(self, partition: int) -> PartitionManifest:
-        """Return the known logs of one partition."""
-        sealed = [row for row in self.sealed if row.partition == partition]
-        return PartitionManifest(partition < self.partitions, sealed)
-
-
-class PartitionManifest(NamedTuple):
-    """The known logs of a partition: whether they have existed, and their sealed segments."""
-
-    has_existed: bool = False
-    sealed: Sequence[SegmentRow] = ()
-
-
-class ArchiveRow(NamedTuple):
-    """An archived segment in the manifest; ``crc32c`` covers its ``size_bytes``.
-
-    ``topic`` is the name of the topic's folder. The times are the earliest append time and the
-    running maximum of the log at its end.
-    """
-
-    topic: str
-    partition: int
-    log: str
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    archived_bytes: int
-    first_time_us: int
-    last_time_us: int
-    archived_at_us: int
-    crc32c: int
 
 
 def _translated(

@@ -15,6 +15,7 @@ import msgspec
 from goq import limits
 from goq.errors import CorruptData, GoqError, describe_os_error
 from goq.storage.archive.manifest import verify_archive
+from goq.storage.catalog.rows import LOG_NAMES, SegmentRow, TopicRow
 from goq.storage.catalog.topic_file import FILE_NAME as TOPIC_FILE_NAME
 from goq.storage.catalog.topic_file import read_topic_file
 from goq.storage.compaction.checkpoint import CHECKPOINT_NAME, is_checkpoint_damaged
@@ -24,7 +25,7 @@ from goq.storage.journal.piece import ScannedPiece, journal_damage, scan_pieces,
 from goq.storage.log.recovery_point import DurableEnd, read_durable_end
 from goq.storage.log.segment import Segment
 from goq.storage.log.segment_files import is_listed, list_segments
-from goq.storage.node_db import FILE_NAME, LOG_NAMES, NodeDb, SegmentRow, TopicRow
+from goq.storage.node_db import FILE_NAME, NodeDb
 from goq.storage.scanner import Damage, ScannedFrame, Scanner
 
 TOPICS_DIR = "topics"

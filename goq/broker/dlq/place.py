@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from goq.broker.topic.topic import Topic
 from goq.model import DEAD_LETTERS_SUFFIX
-from goq.storage.node_db import TopicRow
+from goq.storage.catalog.rows import TopicRow
 
 _SETTING: Final = "dead_letters.topic"
 

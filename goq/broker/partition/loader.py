@@ -26,12 +26,12 @@ from goq.delivery.partition_state import PartitionState
 from goq.errors import CorruptData, GoqError, StorageFailed
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
+from goq.storage.catalog.rows import LOG_NAMES, PartitionManifest
 from goq.storage.column_index.rows import rows_of
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment_files import is_listed
-from goq.storage.node_db import LOG_NAMES, PartitionManifest
 
 NOTHING_KNOWN = PartitionManifest()
 _ATTRIBUTE_COLUMNS = Attribute.KEYS | Attribute.LANE | Attribute.TENANT

@@ -36,9 +36,9 @@ from goq.storage.archive.stored_entry import (
     write_entry,
 )
 from goq.storage.archive.tiered_disk import TieredDisk
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.column_index.file import SUFFIX as COLUMNS_SUFFIX
 from goq.storage.log.segment import INDEX_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX
-from goq.storage.node_db import ArchiveRow
 
 DELETED_DIR: Final = "archive.deleted"
 SIDECARS: Final = (INDEX_SUFFIX, COLUMNS_SUFFIX, KEYS_SUFFIX, SPANS_SUFFIX)

@@ -27,8 +27,8 @@ from goq.storage.archive.file import (
 )
 from goq.storage.archive.manifest import archive_row
 from goq.storage.archive.tiered_disk import TieredDisk
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import ArchiveRow
 
 
 class ArchiveWriter:

@@ -15,9 +15,9 @@ from goq.broker.partition_context import PartitionId
 from goq.storage.archive.disk import ArchiveDisk
 from goq.storage.archive.file import archive_path
 from goq.storage.archive.loaded_indexes import LoadedIndexes
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import ArchiveRow
 from goq.storage.scanner import BadRegion, ScannedFrame
 
 _LogKey = tuple[int, str]

@@ -37,9 +37,9 @@ from goq.storage.archive.file import (
 from goq.storage.archive.manifest import archive_row, find_unlisted, find_unlisted_of
 from goq.storage.archive.store_cache import CACHE_DIR, StoreCache
 from goq.storage.archive.tiered_disk import TieredDisk
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import ArchiveRow
 from goq.storage.scanner import Damage
 
 T = TypeVar("T")

@@ -20,10 +20,10 @@ from goq.broker.retention.archiver import Archiver
 from goq.delivery.events.event import SnapshotStarted, Trimmed
 from goq.delivery.events.frame_codec import decode_event_frame, may_set_start
 from goq.errors import ArchiveUnreachable, InvalidFrame
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
 from goq.storage.log.time_lookup import end_offset_at, read_backward, retry_deleted
-from goq.storage.node_db import ArchiveRow
 from goq.storage.scanner import BadRegion, Damage, ScannedFrame
 
 _RETRY_MS: Final = 1000

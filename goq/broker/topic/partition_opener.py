@@ -22,7 +22,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.partition_table import PartitionTable
 from goq.config.topic import EffectiveSettings
 from goq.errors import GoqError, PartitionOffline
-from goq.storage.node_db import TopicManifest
+from goq.storage.catalog.rows import TopicManifest
 
 _log = logging.getLogger("goq.broker")
 _OPENED_AT_ONCE = limits.COMMIT_THREADS // 2  # the other threads commit for other topics

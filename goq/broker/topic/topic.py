@@ -46,7 +46,7 @@ from goq.config.topic import EffectiveSettings, TopicSettings
 from goq.delivery.clock_change import AheadOf, is_ahead_unknown
 from goq.errors import GoqError, NotAllowed, TopicReadOnly
 from goq.model import AUDIT_TOPIC, topic_folder
-from goq.storage.node_db import DoubtKind, TopicDoubt, TopicManifest
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt, TopicManifest
 from goq.storage.scanner import Damage
 
 _log = logging.getLogger("goq.broker")

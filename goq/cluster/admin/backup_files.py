@@ -36,9 +36,9 @@ from goq.cluster.replication.segment_manifest import LOGS
 from goq.cluster.rpc.server import CALL_PREFIX, RpcHandler
 from goq.errors import CorruptData, GoqError, InvalidFrame, NotFound, NotLeader
 from goq.schedules.schedule_record import ScheduleRecord
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import ArchiveRow
 
 _log = logging.getLogger("goq.cluster")
 PLAN: Final = CALL_PREFIX + "backup-plan"

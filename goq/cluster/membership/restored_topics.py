@@ -23,9 +23,9 @@ from goq.cluster.metadata.features import has_adoption
 from goq.cluster.metadata.state import MetadataState
 from goq.errors import Conflict, InvalidInput, TooLarge, UsageError
 from goq.schedules.schedule_record import ScheduleRecord
+from goq.storage.catalog.rows import TopicRow
 from goq.storage.data_dir_lock import RESTORED_NAME
 from goq.storage.disk import Disk
-from goq.storage.node_db import TopicRow
 
 _log = logging.getLogger("goq.cluster")
 

@@ -38,7 +38,7 @@ from goq.errors import (
     Unavailable,
 )
 from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
-from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
+from goq.storage.catalog.rows import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 
 _CONFLICT_TIMEOUT_S = 3.0
 _CONFLICT_RETRY_S = 0.02

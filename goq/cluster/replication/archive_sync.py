@@ -25,7 +25,7 @@ from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.config.topic import TopicSettings
 from goq.errors import CorruptData, GoqError, InvalidFrame, NotFound, TopicNotFound, Unavailable
-from goq.storage.node_db import ArchiveRow
+from goq.storage.catalog.rows import ArchiveRow
 
 _log = logging.getLogger("goq.cluster")
 _CHECK_INTERVAL_S = 5.0

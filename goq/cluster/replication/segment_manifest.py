@@ -14,10 +14,10 @@ from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import Clock
 from goq.cluster.replication.protocol import PartitionKey
 from goq.config.topic import TopicSettings
+from goq.storage.catalog.rows import SegmentRow
 from goq.storage.log.log import Log
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import SegmentRow
 
 LOGS = ("messages", "events")
 """The names of a partition's logs; logs are numbered in this order."""

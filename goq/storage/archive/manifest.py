@@ -12,8 +12,9 @@ from goq.storage.archive.file import PART_SUFFIX, SUFFIX, Footer, check_archive,
 from goq.storage.archive.store_cache import open_store, read_object
 from goq.storage.archive.stored_entry import SUFFIX as STORED_SUFFIX
 from goq.storage.archive.stored_entry import read_entry
+from goq.storage.catalog.rows import LOG_NAMES, ArchiveRow
 from goq.storage.disk import Disk
-from goq.storage.node_db import FILE_NAME, LOG_NAMES, ArchiveRow, NodeDb
+from goq.storage.node_db import FILE_NAME, NodeDb
 
 ARCHIVE_DIR = "archive"
 ArchiveKey = tuple[str, int, str, int]

@@ -43,6 +43,7 @@ from goq.errors import (
 )
 from goq.model import parse_topic_folder, topic_folder
 from goq.storage.catalog.checked_tables import DamagedRow
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt, TopicRow
 from goq.storage.catalog.topic_file import (
     TopicRecord,
     own_settings,
@@ -50,7 +51,7 @@ from goq.storage.catalog.topic_file import (
     write_topic_file,
 )
 from goq.storage.disk import Disk, is_full
-from goq.storage.node_db import DoubtKind, NodeDb, TopicDoubt, TopicRow
+from goq.storage.node_db import NodeDb
 
 _log = logging.getLogger("goq.storage")
 KEEP_ALL = {

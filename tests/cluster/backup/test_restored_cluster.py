@@ -16,9 +16,9 @@ from goq.backup.restore import RestoreOrder, restore
 from goq.client import Client
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.errors import Unavailable, UsageError
+from goq.storage.catalog.rows import TopicRow
 from goq.storage.data_dir_lock import RESTORED_NAME
 from goq.storage.disk import RealDisk
-from goq.storage.node_db import TopicRow
 from tests.support.cluster.running_cluster import NAMES, RunningCluster
 from tests.support.eventually import eventually
 from tests.support.storage.backup_source import SETTINGS, TOPICS, fill, view

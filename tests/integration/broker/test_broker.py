@@ -14,8 +14,8 @@ from goq.broker.broker import Broker
 from goq.broker.partition_context import PartitionId
 from goq.clock import ManualClock
 from goq.errors import GoqError, PartitionOffline, ShuttingDown, TopicNotFound
+from goq.storage.catalog.rows import SegmentRow
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import SegmentRow
 from tests.support.broker.harness import broker_on, leased, options, publish, run
 from tests.support.eventually import until
 

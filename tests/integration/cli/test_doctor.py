@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from goq.storage.node_db import DoubtKind, TopicDoubt
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt
 from tests.support.cli.command import Run
 from tests.support.node.archive import roll
 from tests.support.node.running_node import RunningNode, running_node

@@ -9,8 +9,9 @@ from shutil import copytree, rmtree
 import pytest
 
 from goq.client import Client
+from goq.storage.catalog.rows import SegmentRow
 from goq.storage.disk import RealDisk
-from goq.storage.node_db import NodeDb, SegmentRow
+from goq.storage.node_db import NodeDb
 from goq.storage.verification import verify_data_dir
 from tests.support.api.calls import publish, receive
 from tests.support.eventually import eventually

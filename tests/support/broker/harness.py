@@ -42,9 +42,9 @@ from goq.schedules.schedule_record import (
     with_runs,
     with_schedule,
 )
+from goq.storage.catalog.rows import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 from goq.storage.disk import Disk, File, NotCached, RealDisk
 from goq.storage.journal.journal import JOURNAL_DIR
-from goq.storage.node_db import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 from tests.support.broker.context import context_on
 from tests.support.broker.partition_internals import event_writer
 from tests.support.eventually import until

@@ -15,8 +15,8 @@ from goq.access.token_record import TokenRecord
 from goq.broker.metadata import DEFAULT_REPLICATION, LocalMetadata, TopicReplication
 from goq.errors import Conflict, InvalidInput, NotFound
 from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
+from goq.storage.catalog.rows import ArchiveRow, SegmentRow, TopicRow
 from goq.storage.disk import RealDisk
-from goq.storage.node_db import ArchiveRow, SegmentRow, TopicRow
 from tests.support.broker.harness import run
 
 TOPIC = TopicRow("t", 2, {"retention.age": "1d"}, id=7)

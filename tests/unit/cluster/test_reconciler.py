@@ -13,7 +13,7 @@ from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
 from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
 from goq.cluster.reconciler import Reconciler
 from goq.errors import TopicExists
-from goq.storage.node_db import TopicRow
+from goq.storage.catalog.rows import TopicRow
 
 _PARTITION = PartitionMetadata(replicas=("n2",), leader="n2", in_sync=("n2",))
 _TOPIC = TopicMetadata("t", 7, {"retention.age": "5d"}, (_PARTITION,))

@@ -13,10 +13,11 @@ import pytest
 
 from goq.errors import CorruptData, DataDirLocked, GoqError, StorageFailed, UnsupportedFormat
 from goq.model import topic_folder
+from goq.storage.catalog.rows import SegmentRow, TopicRow
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import NotCached, RealDisk
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
+from goq.storage.node_db import NodeDb
 from tests.support.storage.logs import append, frame_of, read_all
 
 FRAME = frame_of([b"a message"] * 3)

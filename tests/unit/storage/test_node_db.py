@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from goq.errors import CorruptData, StorageFailed, StorageFull, Unavailable
-from goq.storage.node_db import FILE_NAME, NodeDb, SegmentRow, TopicRow
+from goq.storage.catalog.rows import SegmentRow, TopicRow
+from goq.storage.node_db import FILE_NAME, NodeDb
 
 LARGE = TopicRow("large", 1, {"x": "y" * 40_000})
 

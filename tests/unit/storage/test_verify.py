@@ -11,6 +11,7 @@ import pytest
 
 from goq.config.topic import Fsync
 from goq.storage import verification
+from goq.storage.catalog.rows import SegmentRow, TopicRow
 from goq.storage.catalog.topic_catalog import topic_record
 from goq.storage.catalog.topic_file import write_topic_file
 from goq.storage.compaction.checkpoint import CleanerCheckpoint, write_checkpoint
@@ -19,7 +20,7 @@ from goq.storage.journal.journal import JOURNAL_DIR
 from goq.storage.journal.piece import DAMAGED_SUFFIX, PieceHeader, ScannedPiece
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import NodeDb, SegmentRow, TopicRow
+from goq.storage.node_db import NodeDb
 from goq.storage.verification import DataDirReport, LogReport, verify_data_dir, verify_log
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, append, frame_of, read_all

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from goq import limits
 from goq.errors import GoqError, PartitionOffline, ShuttingDown
-from goq.storage.node_db import TopicRow
+from goq.storage.catalog.rows import TopicRow
 
 _log = logging.getLogger("goq.broker")
 _OPENED_AT_ONCE = 2

@@ -45,7 +45,7 @@ from goq.model import (
     check_partitions,
     draw_topic_id,
 )
-from goq.storage.node_db import TopicRow
+from goq.storage.catalog.rows import TopicRow
 
 _LONG_CHARS = 10_000
 """Of a setting: weights of 10,000 tenants would hold the event loop for 12 ms or more."""

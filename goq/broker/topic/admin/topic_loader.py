@@ -22,9 +22,9 @@ from goq.broker.topic.topic import Topic, TopicParameters
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError, InvalidInput
 from goq.model import NATIVE_TOPIC_IDS, NO_TOPIC_ID, topic_folder
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt, TopicRow
 from goq.storage.catalog.topic_catalog import KEEP_ALL, topic_record
 from goq.storage.catalog.topic_file import write_topic_file
-from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
 
 _log = logging.getLogger("goq.broker")
 

@@ -22,8 +22,8 @@ from goq.storage.archive.object_store import StoreError
 from goq.storage.archive.store_cache import StoreCache, read_object
 from goq.storage.archive.stored_entry import entry_path, read_entry, write_entry
 from goq.storage.archive.tiered_disk import TieredDisk
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.disk import RealDisk
-from goq.storage.node_db import ArchiveRow
 from tests.support.storage.store_proxy import StoreProxy
 
 FOLDER = "t~1"

@@ -28,8 +28,8 @@ from goq.storage.archive.object_store import StoreUpload
 from goq.storage.archive.store_cache import StoreCache
 from goq.storage.archive.stored_entry import read_entry
 from goq.storage.archive.tiered_disk import TieredDisk
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.disk import RealDisk
-from goq.storage.node_db import ArchiveRow
 from goq.storage.verification import verify_data_dir
 from tests.support.eventually import eventually
 from tests.support.node.archive import publish_segments, retire, value_of

@@ -33,9 +33,9 @@ from goq.errors import (
 )
 from goq.frame.encoder import ProducerMark
 from goq.model import Acks
+from goq.storage.catalog.rows import TopicManifest
 from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log
-from goq.storage.node_db import TopicManifest
 from tests.support.broker.harness import broker_on as broker_in
 from tests.support.broker.harness import (
     frame,

@@ -25,10 +25,10 @@ from goq.clock import ManualClock
 from goq.errors import GoqError, PartitionOffline
 from goq.frame.view import FrameView
 from goq.storage.archive.file import check_archive
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt
 from goq.storage.disk import Disk
 from goq.storage.log.segment import Segment
 from goq.storage.log.time_range_reader import TimeRange, read_time_range
-from goq.storage.node_db import DoubtKind, TopicDoubt
 from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,

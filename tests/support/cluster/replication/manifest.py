@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from goq.storage.node_db import ArchiveRow, SegmentRow
+from goq.storage.catalog.rows import ArchiveRow, SegmentRow
 
 _COMMIT_S = 0.002
 Key = tuple[str, int, str, int]

@@ -31,8 +31,8 @@ from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.cluster.replication.segment_manifest import SegmentManifest
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError, NotLeader, Unavailable
+from goq.storage.catalog.rows import SegmentRow, TopicManifest
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import SegmentRow, TopicManifest
 from tests.support.cluster.replication.agreement import Agreement
 from tests.support.cluster.replication.loop import HOME, SimExecutor, SimLoop
 from tests.support.cluster.replication.manifest import SimManifest

@@ -10,9 +10,9 @@ from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import ManualClock
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.log.log import Log
 from goq.storage.log.segment_files import list_segments
-from goq.storage.node_db import ArchiveRow
 from tests.support.cluster.replication.loop import SimExecutor
 from tests.support.cluster.replication.manifest import SimManifest
 from tests.support.storage.disk import SimulatedDisk

@@ -24,8 +24,8 @@ from goq.delivery.events.frame_codec import encode_event_frame
 from goq.errors import StorageFailed
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from goq.frame.header import parse_header
+from goq.storage.catalog.rows import LOG_NAMES, PartitionManifest, SegmentRow
 from goq.storage.disk import RealDisk
-from goq.storage.node_db import LOG_NAMES, PartitionManifest, SegmentRow
 from tests.support.broker.context import context_on
 from tests.support.storage.disk import SimulatedDisk
 from tests.support.storage.logs import START_US, append, frame_of

@@ -25,7 +25,7 @@ from goq.storage.archive.object_store import StoreDisk, StoreError
 from goq.storage.archive.store_cache import StoreCache
 from goq.storage.archive.stored_entry import entry_path, read_entry
 from goq.storage.archive.tiered_disk import TieredDisk
-from goq.storage.node_db import ArchiveRow
+from goq.storage.catalog.rows import ArchiveRow
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 
 ROOT = Path("/data/archive")

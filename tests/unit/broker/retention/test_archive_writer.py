@@ -18,9 +18,9 @@ from goq.storage.archive.file import (
 from goq.storage.archive.manifest import archive_row
 from goq.storage.archive.store_cache import StoreCache
 from goq.storage.archive.tiered_disk import TieredDisk
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import INDEX_SUFFIX, Segment
-from goq.storage.node_db import ArchiveRow
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 from tests.support.storage.logs import append, frame_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from goq.broker.partition_context import PartitionId
 from goq.broker.retention.archived_segments import ArchivedSegments, ArchiveTotals
 from goq.storage.archive.disk import ArchiveDisk
-from goq.storage.node_db import ArchiveRow
+from goq.storage.catalog.rows import ArchiveRow
 from tests.support.storage.disk import SimulatedDisk
 
 ROOT = Path("/data/archive")

@@ -16,9 +16,9 @@ from goq.broker.retention.tiered_log import TieredLogReader
 from goq.clock import ManualClock
 from goq.config.topic import TopicSettings
 from goq.errors import ArchiveUnreachable, CorruptData, Unavailable
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import ArchiveRow
 from tests.support.broker.harness import MemoryMetadata, run
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 from tests.support.storage.logs import START_US, append, frame_of

@@ -18,7 +18,7 @@ from goq.broker.topic.partition_opener import _OPENED_AT_ONCE, PartitionOpener, 
 from goq.broker.topic.partition_table import PartitionTable
 from goq.config.topic import EffectiveSettings, TopicSettings
 from goq.errors import PartitionNotFound, PartitionOffline, StorageFailed
-from goq.storage.node_db import TopicManifest
+from goq.storage.catalog.rows import TopicManifest
 from tests.support.broker.context import context_on
 from tests.support.cluster.replication.loop import run_simulated
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk

@@ -14,7 +14,7 @@ from goq.broker.topic.topic import Topic
 from goq.config.topic import EffectiveSettings, TopicSettings
 from goq.errors import NotAllowed, NotLeader, ShuttingDown, TopicNotFound, TopicReadOnly
 from goq.model import AUDIT_TOPIC
-from goq.storage.node_db import DoubtKind, TopicDoubt
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt
 
 BY_TOPIC = TopicSettings().changed({"delivery.ordering": "none"})
 PARTITIONED = {"ordering": "partition"}

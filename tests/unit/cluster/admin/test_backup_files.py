@@ -14,7 +14,7 @@ from goq.backup.planned_files import PlannedTopic
 from goq.cluster.admin.backup_files import LeaderFiles, PlanResponse, add_lacking
 from goq.cluster.replication.archive_sync import ArchiveRequest
 from goq.errors import Unavailable
-from goq.storage.node_db import ArchiveRow
+from goq.storage.catalog.rows import ArchiveRow
 
 _TOPIC = PlannedTopic("t", 1, 1, {}, {}, [0])
 

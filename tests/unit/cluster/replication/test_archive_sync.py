@@ -30,7 +30,7 @@ from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.segment_manifest import LOGS
 from goq.config.topic import TopicSettings
 from goq.errors import InvalidFrame, NotFound, TopicNotFound, Unavailable
-from goq.storage.node_db import ArchiveRow
+from goq.storage.catalog.rows import ArchiveRow
 from tests.support.cluster.replication.loop import run_simulated
 from tests.support.cluster.replication.manifest import SimManifest
 from tests.support.eventually import until

@@ -11,8 +11,8 @@ import pytest
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.segment_manifest import SegmentManifest
 from goq.config.topic import TopicSettings
+from goq.storage.catalog.rows import SegmentRow
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import SegmentRow
 
 KEY = PartitionKey("t", 1, 4)
 NOW_US = 77

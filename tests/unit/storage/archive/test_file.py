@@ -23,11 +23,12 @@ from goq.storage.archive.file import (
     read_footer,
     write_archive,
 )
+from goq.storage.catalog.rows import ArchiveRow
 from goq.storage.disk import NotCached, RealDisk
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.reader import LogReader
 from goq.storage.log.segment import Segment
-from goq.storage.node_db import ArchiveRow, NodeDb
+from goq.storage.node_db import NodeDb
 from goq.storage.scanner import PAGE_BYTES
 from goq.storage.verification import verify_data_dir
 from tests.support.storage.bad_sectors import BadSectors

@@ -15,7 +15,7 @@ from goq.storage.archive.stored_entry import (
     StoredObject,
     write_entry,
 )
-from goq.storage.node_db import ArchiveRow
+from goq.storage.catalog.rows import ArchiveRow
 from tests.support.storage.disk import SimulatedDisk
 
 ROOT = Path("/archive")

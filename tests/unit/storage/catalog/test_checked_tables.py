@@ -13,7 +13,8 @@ from goq.access.token_manager import new_token
 from goq.errors import CorruptData
 from goq.schedules.schedule_record import ScheduleRecord
 from goq.storage.catalog.checked_tables import CheckedTables
-from goq.storage.node_db import ArchiveRow, NodeDb, SegmentRow, TopicRow
+from goq.storage.catalog.rows import ArchiveRow, SegmentRow, TopicRow
+from goq.storage.node_db import NodeDb
 
 TOPIC = TopicRow("t", 3, {"retention.age": "none"}, id=7)
 SEGMENT = SegmentRow("t", 0, "messages", 0, 9, 100, 5)

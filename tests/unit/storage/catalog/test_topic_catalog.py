@@ -13,10 +13,11 @@ from shutil import copytree
 import pytest
 
 from goq.errors import CorruptData
+from goq.storage.catalog.rows import DoubtKind, SegmentRow, TopicRow
 from goq.storage.catalog.topic_catalog import KEEP_ALL, TopicCatalog
 from goq.storage.catalog.topic_file import FILE_NAME, TopicRecord, write_topic_file
 from goq.storage.disk import RealDisk
-from goq.storage.node_db import DoubtKind, NodeDb, SegmentRow, TopicRow
+from goq.storage.node_db import NodeDb
 
 ID = 2**52 + 1
 TOPIC = TopicRow("orders", 2, {"retention.age": "none", "cleanup": "compact"}, id=ID)

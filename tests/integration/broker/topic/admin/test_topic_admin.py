@@ -21,9 +21,9 @@ from goq.errors import (
     TopicNotFound,
 )
 from goq.model import Message
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt, TopicRow
 from goq.storage.catalog.topic_file import read_topic_file
 from goq.storage.disk import RealDisk
-from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
 from tests.support.broker.harness import (
     BrokenDisk,
     MemoryMetadata,

@@ -8,7 +8,7 @@ import pytest
 
 from goq.broker.topic.admin.start_queue import StartQueue
 from goq.errors import PartitionOffline, ShuttingDown, StorageFailed
-from goq.storage.node_db import TopicRow
+from goq.storage.catalog.rows import TopicRow
 
 
 def rows(count: int, partitions: int = 2) -> list[TopicRow]:

@@ -25,7 +25,7 @@ from goq.errors import (
     Unavailable,
 )
 from goq.model import DEAD_LETTERS_SUFFIX
-from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt, TopicRow
 
 DEFAULTS = TopicSettings()
 OTHER = {"delivery.max_attempts": "9"}

@@ -17,8 +17,8 @@ from goq.broker.topic.admin.topic_loader import TopicLoader
 from goq.config.topic import TopicSettings
 from goq.errors import PartitionOffline, StorageFailed, Unavailable
 from goq.model import NATIVE_TOPIC_IDS, NO_TOPIC_ID
+from goq.storage.catalog.rows import DoubtKind, TopicDoubt, TopicRow
 from goq.storage.catalog.topic_catalog import KEEP_ALL
-from goq.storage.node_db import DoubtKind, TopicDoubt, TopicRow
 from tests.support.broker.context import context_on
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 
