@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(50, 124), "receive": Bounds(64, 221), "ack": Bounds(45, 101)}
+BOUNDS = {"publish": Bounds(50, 124), "receive": Bounds(64, 220), "ack": Bounds(45, 101)}
 
 
 class Path_(NamedTuple):

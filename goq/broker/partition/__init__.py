@@ -4,7 +4,7 @@ publish_target  the partition of a publish: local, or led by another node
 partition       the partition: its parts, settings, availability and close
 loader          recovery of the two logs, and of the state
 appender        publish: append, then ready queues and waiting consumers
-ready_state     delayed messages and ready queues in memory, and their rebuild
+ready_state     delayed messages and ready queues in memory, their rebuild
 leases          receive, acknowledge, nack, reject, release, extend
 timers          lease ends, due retries, maturing delayed messages
 failure_policy  backoff, attempts and dead letters, from the settings

@@ -24,7 +24,7 @@ from goq.broker.log.pending_appends import Appended, Waiter, WrittenFrame
 from goq.broker.log.quorum import Quorum
 from goq.broker.log.shared_frame import SharedBy, message_bytes
 from goq.broker.partition.loader import LoadedPartition
-from goq.broker.partition.ready_state import ReadyStateManager
+from goq.broker.partition.ready_state.ready_state_manager import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.broker.runtime.callbacks import ignore
 from goq.broker.runtime.metrics import TopicStats

@@ -25,7 +25,7 @@ from goq.broker.log.frame_cache import CachedFrame, FrameFetch, PartitionFrames,
 from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.failure_policy import failure_context
 from goq.broker.partition.loader import LoadedPartition
-from goq.broker.partition.ready_state import ReadyStateManager
+from goq.broker.partition.ready_state.ready_state_manager import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import AnyEvent, Cause, CopyQueued, Leased, Range, Skipped, Span

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.events.replay import rebuild
 from goq.broker.log.admission import dedup_window_us
-from goq.broker.partition.ready_state import ReadyState, first_unfinished
+from goq.broker.partition.ready_state.ready_state import ReadyState, first_unfinished
 from goq.broker.partition_context import PartitionContext
 from goq.config.topic import TopicSettings
 from goq.delivery.dedup.dedup_window import DedupWindow, StoredDedupIds

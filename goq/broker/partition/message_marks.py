@@ -13,7 +13,7 @@ from goq.broker.events.writer import EventWriter
 from goq.broker.log.pending_appends import Appended
 from goq.broker.partition.group_view import MessageStatus
 from goq.broker.partition.leases import Leases
-from goq.broker.partition.ready_state import ReadyStateManager
+from goq.broker.partition.ready_state.ready_state_manager import ReadyStateManager
 from goq.broker.partition_context import PartitionCallbacks, PartitionContext
 from goq.delivery.events.event import Cancelled, Moved, Range, Rescheduled
 from goq.delivery.partition_state import PartitionState

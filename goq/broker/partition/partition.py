@@ -30,7 +30,7 @@ from goq.broker.partition.leases import Leases
 from goq.broker.partition.loader import LoadedPartition, PartitionLogs, configure_logs
 from goq.broker.partition.message_marks import MessageMarks
 from goq.broker.partition.producers import Producers
-from goq.broker.partition.ready_state import ReadyStateManager
+from goq.broker.partition.ready_state.ready_state_manager import ReadyStateManager
 from goq.broker.partition.timers import Timers
 from goq.broker.partition.trimmer import Trimmer
 from goq.broker.partition_context import (

@@ -19,7 +19,8 @@ from goq.broker.events.deadline_clock import DeadlineClock
 from goq.broker.events.writer import EventWriter
 from goq.broker.partition.leases import Leases
 from goq.broker.partition.loader import LoadedPartition
-from goq.broker.partition.ready_state import ReadyState, ReadyStateManager
+from goq.broker.partition.ready_state.ready_state import ReadyState
+from goq.broker.partition.ready_state.ready_state_manager import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionCallbacks, PartitionContext
 from goq.broker.runtime.metrics import TopicStats
 from goq.clock import TimeSlice

@@ -13,12 +13,13 @@ from collections.abc import Callable
 class TenantCap:
     """The parked retries and keys by tenant, in the order in which they came up."""
 
-    __slots__ = ("_freed", "_keys", "_retries")
+    __slots__ = ("_keys", "_retries", "freed")
 
     def __init__(self) -> None:
         self._retries: dict[int, dict[int, None]] = {}  # offsets
         self._keys: dict[int, dict[int, None]] = {}
-        self._freed: set[int] = set()
+        self.freed: set[int] = set()
+        """Tenants with something parked, and with room since a message of theirs ended."""
 
     @property
     def has_parked(self) -> bool:
@@ -28,23 +29,23 @@ class TenantCap:
     def park_retry(self, tenant: int, offset: int) -> None:
         """Park a retry of a tenant that has no room."""
         self._retries.setdefault(tenant, {})[offset] = None
-        self._freed.discard(tenant)
+        self.freed.discard(tenant)
 
     def park_key(self, tenant: int, key: int) -> None:
         """Park a key whose first held message is of a tenant that has no room."""
         self._keys.setdefault(tenant, {})[key] = None
-        self._freed.discard(tenant)
+        self.freed.discard(tenant)
 
     def take_retries(self) -> list[int]:
         """Forget all that is parked; return the offsets of the retries."""
         offsets = [offset for parked in self._retries.values() for offset in parked]
-        self._retries, self._keys, self._freed = {}, {}, set()
+        self._retries, self._keys, self.freed = {}, {}, set()
         return offsets
 
     def on_tenant_freed(self, tenant: int) -> None:
         """Note that a message of a tenant is no longer in flight."""
         if tenant in self._retries or tenant in self._keys:
-            self._freed.add(tenant)
+            self.freed.add(tenant)
 
     def resume(
         self,
@@ -57,12 +58,12 @@ class TenantCap:
         ``resume_retry`` gets a tenant and an offset, ``resume_key`` a tenant and a key. Both return
         whether the delivery will use up room of the tenant.
         """
-        for tenant in list(self._freed):
+        for tenant in list(self.freed):
             room = room_of(tenant)
             _resume(self._retries, tenant, room, resume_retry)
             _resume(self._keys, tenant, room, resume_key)
             if tenant not in self._retries and tenant not in self._keys:
-                self._freed.discard(tenant)
+                self.freed.discard(tenant)
 
 
 def _resume(

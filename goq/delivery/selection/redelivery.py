@@ -178,6 +178,8 @@ class Redelivery:
     def resume_parked(self, messages_max: int) -> None:
         """Resume deliveries that were parked because of a tenant that has room now."""
         group = self._group
+        if not group.tenant_cap.freed:
+            return
 
         def resume_retry(_tenant: int, offset: int) -> bool:
             group.retries.requeue(offset)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from goq.broker.events.writer import EventWriter
 from goq.broker.log.frame_cache import PartitionFrames
 from goq.broker.partition.partition import Partition
-from goq.broker.partition.ready_state import ReadyState
+from goq.broker.partition.ready_state.ready_state import ReadyState
 from goq.delivery.partition_state import PartitionState
 from goq.storage.log.log import Log
 

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, cast
 
 from goq import limits
-from goq.broker.partition.ready_state import ReadyState, first_unfinished
+from goq.broker.partition.ready_state.ready_state import ReadyState, first_unfinished
 from goq.config.topic import Ordering, TopicSettings
 from goq.delivery.events.event import (
     Acked,
@@ -163,7 +163,7 @@ class Pair:
 
     def _group(self, name: str) -> Group:
         group = self.real.ensure_group(name)
-        if self.dispatch.lacks(group):
+        if group.scheduler is None and self.dispatch.lacks(group):
             self._rebuild()
         self.dispatch.scheduler_of(group)
         return group

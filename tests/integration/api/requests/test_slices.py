@@ -20,8 +20,9 @@ from goq.api.codec import publish_request
 from goq.api.routes import trace
 from goq.api.views.health import LOOK_STEP
 from goq.broker.events.writer import EventWriter
-from goq.broker.partition import ready_state, timers
-from goq.broker.partition.ready_state import ReadyState
+from goq.broker.partition import timers
+from goq.broker.partition.ready_state import ready_state
+from goq.broker.partition.ready_state.ready_state import ReadyState
 from goq.broker.partition.timers import Timers
 from goq.broker.runtime.disposal import Container, dispose
 from goq.broker.topic import settler

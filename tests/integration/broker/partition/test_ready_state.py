@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from goq.broker.group.message_changes import MessageChanges
-from goq.broker.partition import ready_state as ready_state_module
 from goq.broker.partition.delayed_reader import DelayedReader
-from goq.broker.partition.ready_state import ReadyState
+from goq.broker.partition.ready_state import ready_state_manager
+from goq.broker.partition.ready_state.ready_state import ReadyState
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
@@ -275,7 +275,7 @@ def test_what_is_published_during_a_rebuild_is_entered_by_threads_but_for_its_en
             await receiving
             assert len(await drain(topic, "g")) == 31
 
-    monkeypatch.setattr(ready_state_module, "_ENTERED_AT_ONCE", 10)
+    monkeypatch.setattr(ready_state_manager, "_ENTERED_AT_ONCE", 10)
     run(main())
     assert entered == [(False, 2), (False, 30), (True, 0)] or entered == [(False, 30), (True, 0)]
 

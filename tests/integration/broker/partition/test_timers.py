@@ -8,7 +8,7 @@ import pytest
 
 from goq.broker.broker import Broker
 from goq.broker.partition import timers as timers_module
-from goq.broker.partition.ready_state import ReadyState
+from goq.broker.partition.ready_state.ready_state import ReadyState
 from goq.clock import ManualClock
 from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from goq.broker.partition import ready_state
 from goq.broker.partition.loader import open_logs
-from goq.broker.partition.ready_state import ReadyState
+from goq.broker.partition.ready_state import ready_state
+from goq.broker.partition.ready_state.ready_state import ReadyState
 from goq.config.topic import TopicSettings
 from goq.delivery.group.group import Group
 from goq.delivery.partition_state import PartitionState

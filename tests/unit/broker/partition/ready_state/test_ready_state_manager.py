@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from goq import limits
-from goq.broker.partition import ready_state
-from goq.broker.partition.ready_state import ReadyStateManager
+from goq.broker.partition.ready_state import ready_state_manager
+from goq.broker.partition.ready_state.ready_state_manager import ReadyStateManager
 from goq.broker.partition_context import Availability, PartitionId
 from goq.config.topic import TopicSettings
 from goq.delivery.events.event import Trimmed
@@ -88,7 +88,7 @@ def entered(case: Case) -> list[Any]:
 
 
 def test_large_frames_enter_in_slices_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_state, "_ENTERED_AT_ONCE", 2)
+    monkeypatch.setattr(ready_state_manager, "_ENTERED_AT_ONCE", 2)
 
     async def run() -> None:
         case = Case()
@@ -115,7 +115,7 @@ def test_large_frames_enter_in_slices_and_in_order(monkeypatch: pytest.MonkeyPat
 def test_rows_that_retention_has_deleted_meanwhile_do_not_enter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ready_state, "_ENTERED_AT_ONCE", 2)
+    monkeypatch.setattr(ready_state_manager, "_ENTERED_AT_ONCE", 2)
 
     async def run() -> None:
         case = Case()
