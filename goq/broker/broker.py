@@ -34,8 +34,9 @@ from goq.broker.search.finder import Finder
 from goq.broker.search.key_index_builder import KeyIndexBuilder
 from goq.broker.topic.admin.capacity import Capacity
 from goq.broker.topic.admin.group_admin import GroupAdmin
+from goq.broker.topic.admin.open_topics import TopicListener
 from goq.broker.topic.admin.start_queue import StartQueue
-from goq.broker.topic.admin.topic_admin import NewTopicDefaults, TopicAdmin, TopicListener
+from goq.broker.topic.admin.topic_admin import NewTopicDefaults, TopicAdmin
 from goq.broker.topic.admin.topic_loader import TopicLoader
 from goq.broker.topic.audit_log import AuditLog
 from goq.broker.topic.push_streams import PushStreams

@@ -2,15 +2,14 @@
 
 Changes come one at a time. The metadata store decides on a change before the disk and the memory
 follow: a refused change leaves no trace. When what follows fails, the outcome is unknown: the
-change holds, and this node catches up with it later. Only the administration adds topics to the
-node and removes them.
+change holds, and this node catches up with it later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from goq.broker.metadata import (
 from goq.broker.partition.failure_policy import dead_letter_settings
 from goq.broker.partition.publish_target import PublishTarget
 from goq.broker.topic.admin.capacity import Capacity
+from goq.broker.topic.admin.open_topics import OpenTopics, TopicListener
 from goq.broker.topic.admin.start_queue import StartQueue
 from goq.broker.topic.admin.topic_loader import TopicLoader
 from goq.broker.topic.audit_log import AUDIT_SETTINGS
@@ -34,7 +34,6 @@ from goq.errors import (
     InvalidInput,
     StorageFull,
     TopicExists,
-    TopicNotFound,
     outcome_unknown,
 )
 from goq.model import (
@@ -56,19 +55,6 @@ class NewTopicDefaults(NamedTuple):
 
     settings: TopicSettings
     partitions: int
-
-
-class TopicListener(NamedTuple):
-    """The parts of a node that follow its topics."""
-
-    on_change: Callable[[Topic], None]
-    """The topic was opened, or changed in any way."""
-    on_settings: Callable[[], None]
-    """Settings of a topic that was open before may have changed."""
-    on_adopt: Callable[[str], Awaitable[None]]
-    """A topic's files are in place, in the folder of this name; the topic opens after this."""
-    on_delete: Callable[[int], None]
-    """The topic with this id was closed; its files are deleted after this."""
 
 
 class TopicAdmin:
@@ -104,19 +90,18 @@ class TopicAdmin:
         self._is_disk_full = is_disk_full
         self._loader: TopicLoader
         self._listener: TopicListener
+        self._open_topics: OpenTopics
         self._changing = asyncio.Lock()
 
     def start(self, loader: TopicLoader, listener: TopicListener) -> None:
         """Set what opens topics, and what follows their changes."""
         self._loader = loader
         self._listener = listener
+        self._open_topics = OpenTopics(self._topics, loader, listener, self._defaults.settings)
 
     async def open(self, row: TopicRow, *, skip_failed: bool = False) -> Topic:
         """Open a topic of the metadata store; with ``skip_failed`` partitions may be offline."""
-        topic = await self._loader.open(row, skip_failed=skip_failed)
-        self._topics[row.name] = topic
-        self._listener.on_change(topic)
-        return topic
+        return await self._open_topics.open(row, skip_failed=skip_failed)
 
     def settings_of(self, row: TopicRow) -> TopicSettings:
         """Return the effective settings of a topic on this node."""
@@ -180,7 +165,7 @@ class TopicAdmin:
             row = TopicRow(name, partitions, settings.written(), id=draw_topic_id(secrets.randbits))
             row = await self._metadata.create_topic(row, replication)
             try:
-                return self._topics.get(name) or await self.open(row)
+                return self._topics.get(name) or await self._open_topics.open(row)
             except GoqError as error:
                 if not self._is_member:
                     await self._undo_creation(row, error)
@@ -222,7 +207,7 @@ class TopicAdmin:
                 try:
                     await self._listener.on_adopt(row.folder)
                     if row.name not in self._topics:
-                        await self.open(row)
+                        await self._open_topics.open(row)
                 except GoqError as error:
                     raise outcome_unknown(error) from error  # it exists, but is not open here
 
@@ -339,8 +324,7 @@ class TopicAdmin:
         topic.partitions.check(number)
         if self._is_member:
             raise Conflict("a cluster opens its replicas by itself: goq cluster status shows them")
-        await topic.opener.reopen(number)
-        self._listener.on_change(topic)
+        await self._open_topics.reopen_partition(topic, number)
 
     async def delete(self, name: str) -> None:
         """Delete a topic and all its messages."""
@@ -351,16 +335,7 @@ class TopicAdmin:
             count, written = topic.partitions.count, topic.settings.written()
             await self._metadata.put_topic(TopicRow(name, count, written, True, topic.id))
             if not self._is_member:
-                await self._drop(topic)
-
-    async def _drop(self, topic: Topic) -> None:
-        name = topic.name
-        del self._topics[name]
-        self._loader.half_deleted[name] = topic.id
-        reason = TopicNotFound(f"topic {name} was deleted", field="topic")
-        await topic.close(reason, is_deleted=True)
-        self._listener.on_delete(topic.id)
-        await self._loader.delete(name, topic.id)
+                await self._open_topics.delete(name, topic.id)
 
     async def take_up(
         self, row: TopicRow, groups: Mapping[str, Mapping[str, str]], *, has_replicas: bool
@@ -370,40 +345,17 @@ class TopicAdmin:
         The topic's file follows where this node has replicas of it.
         """
         async with self._changing:
-            topic = self._topics.get(row.name)
-            if topic is not None and topic.id != row.id:  # created since the metadata were read
-                return
-            if has_replicas:
-                await self._loader.write_file(row, groups)
-            if topic is None:
-                await self.open(row)
-                return
-            chosen = self.settings_of(row)
-            if chosen != topic.settings:
-                topic.configure(chosen)
-            if row.partitions > topic.partitions.count:
-                topic.expect(row.partitions)
-            for group in groups.keys() | topic.groups.keys():
-                if group not in groups:
-                    topic.forget_group(group)
-                elif groups[group] != topic.groups.get(group):
-                    topic.configure_group(group, groups[group])
-            self._listener.on_change(topic)
-            self._listener.on_settings()
+            await self._open_topics.take_up(row, groups, has_replicas=has_replicas)
 
     async def drop(self, name: str, topic_id: int) -> None:
         """Delete the files of a topic that the cluster metadata no longer contain."""
         async with self._changing:
-            topic = self._topics.get(name)
-            if topic is not None and topic.id == topic_id:
-                await self._drop(topic)
-            else:
-                await self._loader.delete(name, topic_id)
+            await self._open_topics.delete(name, topic_id)
 
     async def close(self, reason: GoqError) -> None:
         """Close all topics once the change under way has ended; waiters get ``reason``."""
         async with self._changing:
-            await asyncio.gather(*(topic.close(reason) for topic in self._topics.values()))
+            await self._open_topics.close(reason)
 
 
 async def _changed(base: TopicSettings, settings: Mapping[str, Any]) -> TopicSettings:

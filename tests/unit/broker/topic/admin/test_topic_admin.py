@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from goq.broker.metadata import TopicVersion
-from goq.broker.topic.admin.topic_admin import NewTopicDefaults, TopicAdmin, TopicListener
+from goq.broker.topic.admin.open_topics import TopicListener
+from goq.broker.topic.admin.topic_admin import NewTopicDefaults, TopicAdmin
 from goq.config.topic import TopicSettings
 from goq.errors import (
     Conflict,
