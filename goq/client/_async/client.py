@@ -20,8 +20,9 @@ from goq.client._async.consume.settlement import AsyncReceivedMessage, Settler
 from goq.client._async.consume.settlement_client import AsyncSettlementClient
 from goq.client._async.http import Http
 from goq.client._async.log.log_client import AsyncLogClient
+from goq.client._async.publish.direct_publisher import DirectPublisher
 from goq.client._async.publish.producer import AsyncProducer, ProducerOptions
-from goq.client._async.publish.publisher import DirectPublisher, Publisher
+from goq.client._async.publish.publisher import Publisher
 from goq.client._async.runtime import notify_dropped
 from goq.client.arguments import (
     FOREVER,

@@ -21,8 +21,9 @@ from goq.client._sync.consume.settlement import ReceivedMessage, Settler
 from goq.client._sync.consume.settlement_client import SettlementClient
 from goq.client._sync.http import Http
 from goq.client._sync.log.log_client import LogClient
+from goq.client._sync.publish.direct_publisher import DirectPublisher
 from goq.client._sync.publish.producer import Producer, ProducerOptions
-from goq.client._sync.publish.publisher import DirectPublisher, Publisher
+from goq.client._sync.publish.publisher import Publisher
 from goq.client._sync.runtime import notify_dropped
 from goq.client.arguments import (
     FOREVER,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from goq.client import Client, Published
-from goq.client._sync.publish.publisher import DirectPublisher
+from goq.client._sync.publish.direct_publisher import DirectPublisher
 from goq.model import Message
 from tests.support.client.fake_node import FakeNode
 from tests.support.client.interrupts import (
