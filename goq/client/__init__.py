@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from goq.client._async.client import AsyncClient
     from goq.client._async.consume.receive import AsyncDeliveryBatch
-    from goq.client._async.consume.settlement import AsyncReceivedMessage
+    from goq.client._async.consume.received_message import AsyncReceivedMessage
     from goq.client._async.publish.producer import AsyncProducer
     from goq.client._sync.client import Client
     from goq.client._sync.consume.receive import DeliveryBatch
-    from goq.client._sync.consume.settlement import ReceivedMessage
+    from goq.client._sync.consume.received_message import ReceivedMessage
     from goq.client._sync.publish.producer import Producer
     from goq.client.messages import (
         CopyResult,
@@ -202,7 +202,7 @@ _MODULES = {
     "AsyncClient": "_async.client",
     "AsyncDeliveryBatch": "_async.consume.receive",
     "AsyncProducer": "_async.publish.producer",
-    "AsyncReceivedMessage": "_async.consume.settlement",
+    "AsyncReceivedMessage": "_async.consume.received_message",
     "AuditEntry": "results.audit",
     "Client": "_sync.client",
     "ClusterConfiguration": "results.cluster",
@@ -259,7 +259,7 @@ _MODULES = {
     "PublishedBatch": "messages",
     "PurgeResult": "results.dead_letter",
     "ReadBatch": "messages",
-    "ReceivedMessage": "_sync.consume.settlement",
+    "ReceivedMessage": "_sync.consume.received_message",
     "RedriveResult": "results.dead_letter",
     "Replay": "replay_plan",
     "ReplicaEnd": "results.cluster",

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from goq.client._sync.consume.settlement import ReceivedMessage
+from goq.client._sync.consume.received_message import ReceivedMessage
 from goq.client.arguments import Duration
 from goq.errors import InvalidInput, UsageError
 from goq.model import check_name

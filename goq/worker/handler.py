@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 import msgspec
 
 from goq import limits
-from goq.client._sync.consume.settlement import ReceivedMessage
+from goq.client._sync.consume.received_message import ReceivedMessage
 from goq.client.tracing.process_span import is_traced, process_span
 from goq.errors import GoqError
 from goq.worker.event_loop import EventLoopThread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from goq.client._sync.consume.settlement import ReceivedMessage
+from goq.client._sync.consume.received_message import ReceivedMessage
 
 _Key = tuple[str, bytes]
 

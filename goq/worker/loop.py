@@ -10,7 +10,7 @@ from typing import Final
 
 from goq import limits
 from goq.client._sync.client import Client
-from goq.client._sync.consume.settlement import ReceivedMessage
+from goq.client._sync.consume.received_message import ReceivedMessage
 from goq.errors import GoqError
 from goq.worker.event_loop import EventLoopThread
 from goq.worker.function import WorkerFunction

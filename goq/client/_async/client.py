@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.client._async.admin.admin import AsyncAdmin
-from goq.client._async.consume.settlement import AsyncReceivedMessage, Settler
+from goq.client._async.consume.received_message import AsyncReceivedMessage
+from goq.client._async.consume.settlement import Settler
 from goq.client._async.consume.settlement_client import AsyncSettlementClient
 from goq.client._async.http import Http
 from goq.client._async.log.log_client import AsyncLogClient

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.client._sync.admin.admin import Admin
-from goq.client._sync.consume.settlement import ReceivedMessage, Settler
+from goq.client._sync.consume.received_message import ReceivedMessage
+from goq.client._sync.consume.settlement import Settler
 from goq.client._sync.consume.settlement_client import SettlementClient
 from goq.client._sync.http import Http
 from goq.client._sync.log.log_client import LogClient

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from goq.client._sync.consume.settlement import Settler, extend_leases, give_back
+from goq.client._sync.consume.received_message import extend_leases, give_back
+from goq.client._sync.consume.settlement import Settler
 from goq.client._sync.http import Http
 from goq.client.cluster_map import ClusterMap
 from goq.client.leases.message_buffer import MessageBuffer

@@ -10,12 +10,12 @@ from typing import Final
 
 from goq.client._async.consume.receive import ReceiveOptions
 from goq.client._async.consume.receive_workers import ReceiveWorkers
-from goq.client._async.consume.settlement import (
+from goq.client._async.consume.received_message import (
     AsyncReceivedMessage,
-    Settler,
     extend_leases,
     give_back,
 )
+from goq.client._async.consume.settlement import Settler
 from goq.client._async.http import Http
 from goq.client._async.runtime import Lock
 from goq.client.leases.lease_keeper import LeaseKeeper
@@ -95,7 +95,7 @@ class Consumer:
             wait_for_topics=options.wait_for_topics,
         )
         self._keeper = LeaseKeeper(
-            http.options, http.cluster_map, self._buffer, self._workers.open_streams
+            http.options, http.cluster_map, self._buffer, self._workers.streams.now
         )
         self._was_silent = False
         self._scope: SpanScope | None = None
@@ -132,7 +132,7 @@ class Consumer:
                     self._last_s = now_s = time.monotonic()
                     handled_s = now_s - lent_s
                     if handled_s > self._window.unnoted_s and self._window.note(handled_s):
-                        await self._workers.shrink()
+                        await self._workers.streams.shrink()
                 self._buffer.lent_s = None
         finally:
             await self.aclose()
@@ -162,7 +162,7 @@ class Consumer:
             await self._workers.start()
             self._keeper.start()
         wait_s = None if self._until_empty else wait_ms / 1000
-        if await self._workers.grant(was_silent=self._was_silent):
+        if await self._workers.streams.grant(was_silent=self._was_silent):
             wait_s = min(wait_ms / 1000, _EXHAUSTED_S)
         self._was_silent = not await self._workers.wait(wait_s)
         if self._options.after_wait is not None:

@@ -13,13 +13,11 @@ from typing import Final
 
 from goq import limits
 from goq.client._async.channel import Channel
-from goq.client._async.consume.receive import (
-    AsyncDeliveryBatch,
-    DeliveryStream,
-    ReceiveOptions,
-    receive,
-)
-from goq.client._async.consume.settlement import AsyncReceivedMessage, Settler, give_back
+from goq.client._async.consume.delivery_stream import DeliveryStream
+from goq.client._async.consume.open_streams import OpenStreams
+from goq.client._async.consume.receive import AsyncDeliveryBatch, ReceiveOptions, receive
+from goq.client._async.consume.received_message import AsyncReceivedMessage, give_back
+from goq.client._async.consume.settlement import Settler
 from goq.client._async.http import Http
 from goq.client._async.log.topic_discovery import TopicDiscovery
 from goq.client._async.log.topic_wait import pause_for_topic
@@ -48,8 +46,7 @@ class ReceiveWorkers:
     Usually the node pushes messages over a stream, with the prefetch window as its credit. A stream
     whose connection breaks releases its leases. A loop that is left therefore ends its streams
     first, so that yielded messages stay leased. After a break, messages of the stream that were not
-    yielded are dropped. If the caller holds all credit and wants more before it settles, the node
-    is asked for more.
+    yielded are dropped.
 
     Three kinds of loops ask for messages instead. One that ends when no message is ready: a stream
     never says so. One over several topics or nodes that ends after a number of messages: each
@@ -57,8 +54,8 @@ class ReceiveWorkers:
     until they end: leases would run out inside it.
 
     Where several nodes lead partitions of a topic, each has a stream, and messages are yielded as
-    they come. No stream has more than its credit in the buffer. A worker watches the leaders: it
-    opens streams to new ones, and ends those to nodes that lead nothing any more.
+    they come. A worker watches the leaders: it opens streams to new ones, and ends those to nodes
+    that lead nothing any more.
 
     ``left`` returns how many messages the loop is still to yield, None for no bound.
     """
@@ -85,6 +82,7 @@ class ReceiveWorkers:
         self._options = replace(options, session_id=None)  # the loop has its own
         self._buffer = buffer
         self._window = window
+        self.streams = OpenStreams(settler, buffer, window)
         self._left = left
         self._until_empty = until_empty
         self._waits_for_topics = wait_for_topics and not until_empty
@@ -94,7 +92,6 @@ class ReceiveWorkers:
         self.running = 0
         """How many workers may still bring messages."""
         self._workers: list[Worker] = []
-        self._streams: list[DeliveryStream] = []
         self._session_id = os.urandom(8).hex()
         self._polled: set[str] = set()
         self._receiving: Http | None = None
@@ -104,10 +101,6 @@ class ReceiveWorkers:
     def has_started(self) -> bool:
         """Whether ``start`` was called."""
         return self._receiving is not None
-
-    def open_streams(self) -> list[DeliveryStream]:
-        """Return the streams that the loop has now."""
-        return list(self._streams)
 
     async def start(self) -> None:
         """Start to receive. Raises ``TopicNotFound`` if no topic is there, nor waited for."""
@@ -159,8 +152,8 @@ class ReceiveWorkers:
                 worker.cancel()
             raise
         finally:
-            for stream in self.open_streams():
-                self._forget(stream)
+            for stream in self.streams.now():
+                self.streams.remove(stream)
             if self._arrivals is not None:
                 self._arrivals.stop()
         for topic in self._polled:
@@ -168,9 +161,9 @@ class ReceiveWorkers:
 
     async def _finish(self, http: Http) -> None:
         """End the streams and long polls, and read what the node sent before."""
-        for stream in self.open_streams():
+        for stream in self.streams.now():
             await stream.end()
-            self._forget(stream)
+            self.streams.remove(stream)
         http.finish()
         give_up_at_s = time.monotonic() + _LAST_ANSWER_S_MAX
         for worker in self._workers:
@@ -189,36 +182,6 @@ class ReceiveWorkers:
         bells = await self.channel.take(timeout_s)
         self.running -= bells.count(False)
         return bool(bells)
-
-    async def grant(self, *, was_silent: bool) -> bool:
-        """Grant credit where the caller has all of it, or is faster than it was.
-
-        Return whether a node may still have no credit left.
-        """
-        streams = [stream for stream in self._streams if stream.place is not None]
-        for stream in streams:
-            share = self._window.share(len(streams))
-            has_none = (
-                stream.is_paused
-                or stream.is_exhausted
-                or (was_silent and (stream.may_be_exhausted or stream.in_flight))  # it lives
-            )
-            # what was counted before is_arriving was read is in the buffer, or arriving
-            if stream.is_arriving or self._buffer:
-                continue
-            if has_none:
-                await stream.more(share)
-            elif self._window.is_larger(stream.window, len(streams)):
-                await stream.resize(share, 0)
-        return any(stream.may_be_exhausted for stream in streams)
-
-    async def shrink(self) -> None:
-        """Reduce the credit where the caller is less than half as fast as it was."""
-        for stream in self.open_streams():
-            share = self._window.share(len(self._streams))
-            if 2 * share <= stream.window and not stream.is_paused:
-                held = self._buffer.held(stream.brought)
-                await stream.resize(share, len(held))
 
     async def _receive(self, http: Http, topic: str) -> bool:
         wanted = min(self._options.max_messages, self._window.size)
@@ -252,14 +215,8 @@ class ReceiveWorkers:
 
     def _start_stream(self, http: Http, topic: str, server: str | None = None) -> None:
         stream = DeliveryStream(http, topic, self._group, self._options, server)
-        self._streams.append(stream)
-        self._settler.listeners.append(stream.settled)
+        self.streams.add(stream)
         self._workers.append(Worker(self._follow, http, stream))
-
-    def _forget(self, stream: DeliveryStream) -> None:
-        with contextlib.suppress(ValueError):  # the other caller was first
-            self._streams.remove(stream)
-            self._settler.listeners.remove(stream.settled)
 
     async def _follow(self, http: Http, stream: DeliveryStream) -> None:
         """Read the streams of one topic, one after the other.
@@ -275,7 +232,7 @@ class ReceiveWorkers:
                     return
                 opened_s, is_first = inf, stream.server is None
                 try:
-                    await stream.open(self._window.share(len(self._streams)), left)
+                    await stream.open(self.streams.share, left)
                     opened_s = time.monotonic()
                     if stream.is_of_cluster and left is not None:
                         await self._ask_all_instead(http, stream)
@@ -320,7 +277,7 @@ class ReceiveWorkers:
             self.channel.fail(error)
         finally:
             if not stream.is_wanted:
-                self._forget(stream)
+                self.streams.remove(stream)
 
     def _is_gone(self, error: GoqError, topic: str) -> bool:
         """Return whether a topic of a pattern was deleted; it begins anew if it comes back."""
@@ -355,7 +312,7 @@ class ReceiveWorkers:
     async def _poll_instead(self, http: Http, stream: DeliveryStream) -> None:
         """Go on with long polls, whose answers end, and are thus passed on by every proxy."""
         await stream.abandon()
-        self._forget(stream)
+        self.streams.remove(stream)
         await self._fetch(http, stream.topic)
 
     async def _ask_all_instead(self, http: Http, stream: DeliveryStream) -> None:
@@ -365,7 +322,7 @@ class ReceiveWorkers:
                 await self._pass_on(stream)
         else:
             await stream.abandon()
-        self._forget(stream)
+        self.streams.remove(stream)
         await self._fetch(http, stream.topic)
 
     async def _pass_on(self, stream: DeliveryStream) -> None:
@@ -383,7 +340,9 @@ class ReceiveWorkers:
             await http.learn(topic)
             while not self.channel.closed:
                 leaders = http.cluster_map.leaders(topic)
-                followed = {f.server: f for f in self._streams if f.topic == topic and f.is_wanted}
+                followed = {
+                    f.server: f for f in self.streams.now() if f.topic == topic and f.is_wanted
+                }
                 for server in leaders:
                     if server not in followed:
                         self._start_stream(http, topic, server)
@@ -401,7 +360,7 @@ class ReceiveWorkers:
 
     async def _abandon(self, topic: str) -> None:
         """End the streams of a topic of a pattern that was deleted."""
-        for stream in self.open_streams():
+        for stream in self.streams.now():
             if stream.topic == topic:
                 stream.is_wanted = False
                 await stream.end()

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from goq.client._async.consume.settlement import (
-    AsyncReceivedMessage,
-    Settler,
-    extend_details,
-    give_back,
-    nack_details,
-    settle_many,
-)
+from goq.client._async.consume.received_message import AsyncReceivedMessage, give_back, settle_many
+from goq.client._async.consume.settlement import Settler, extend_details, nack_details
 from goq.client.arguments import Duration, check_list
 from goq.client.messages import Settled
 from goq.errors import InvalidInput

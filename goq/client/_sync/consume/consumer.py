@@ -11,12 +11,12 @@ from typing import Final
 
 from goq.client._sync.consume.receive import ReceiveOptions
 from goq.client._sync.consume.receive_workers import ReceiveWorkers
-from goq.client._sync.consume.settlement import (
+from goq.client._sync.consume.received_message import (
     ReceivedMessage,
-    Settler,
     extend_leases,
     give_back,
 )
+from goq.client._sync.consume.settlement import Settler
 from goq.client._sync.http import Http
 from goq.client._sync.runtime import Lock
 from goq.client.leases.lease_keeper import LeaseKeeper
@@ -96,7 +96,7 @@ class Consumer:
             wait_for_topics=options.wait_for_topics,
         )
         self._keeper = LeaseKeeper(
-            http.options, http.cluster_map, self._buffer, self._workers.open_streams
+            http.options, http.cluster_map, self._buffer, self._workers.streams.now
         )
         self._was_silent = False
         self._scope: SpanScope | None = None
@@ -133,7 +133,7 @@ class Consumer:
                     self._last_s = now_s = time.monotonic()
                     handled_s = now_s - lent_s
                     if handled_s > self._window.unnoted_s and self._window.note(handled_s):
-                        self._workers.shrink()
+                        self._workers.streams.shrink()
                 self._buffer.lent_s = None
         finally:
             self.close()
@@ -163,7 +163,7 @@ class Consumer:
             self._workers.start()
             self._keeper.start()
         wait_s = None if self._until_empty else wait_ms / 1000
-        if self._workers.grant(was_silent=self._was_silent):
+        if self._workers.streams.grant(was_silent=self._was_silent):
             wait_s = min(wait_ms / 1000, _EXHAUSTED_S)
         self._was_silent = not self._workers.wait(wait_s)
         if self._options.after_wait is not None:

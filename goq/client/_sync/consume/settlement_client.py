@@ -5,14 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from goq.client._sync.consume.settlement import (
-    ReceivedMessage,
-    Settler,
-    extend_details,
-    give_back,
-    nack_details,
-    settle_many,
-)
+from goq.client._sync.consume.received_message import ReceivedMessage, give_back, settle_many
+from goq.client._sync.consume.settlement import Settler, extend_details, nack_details
 from goq.client.arguments import Duration, check_list
 from goq.client.messages import Settled
 from goq.errors import InvalidInput

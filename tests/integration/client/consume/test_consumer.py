@@ -8,7 +8,8 @@ import time
 import pytest
 
 from goq.client import AsyncClient, Client, ReceivedMessage
-from goq.client._sync.consume.settlement import Settler, extend_leases
+from goq.client._sync.consume.received_message import extend_leases
+from goq.client._sync.consume.settlement import Settler
 from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
 from goq.client.messages import FailedReceipt, Settled
 from goq.errors import GoqError, InvalidInput, LeaseLost, TopicNotFound, Unavailable

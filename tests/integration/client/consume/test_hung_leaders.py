@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from goq.client import Client
-from goq.client._sync.consume.settlement import ReceivedMessage, Settler
+from goq.client._sync.consume.received_message import ReceivedMessage
+from goq.client._sync.consume.settlement import Settler
 from goq.client.leases.lease_keeper import LeaseKeeper
 from goq.client.leases.message_buffer import LeaseTime, MessageBuffer
 from goq.errors import Unavailable

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from goq.client import AsyncClient, Client
-from goq.client._sync.consume.receive import DeliveryStream
+from goq.client._sync.consume.delivery_stream import DeliveryStream
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode, running_node
 
