@@ -10,146 +10,33 @@ sent whole. The caller decides about any other failure.
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING
 
-from goq.errors import TooLarge
-from goq.http.client.errors import (
-    ConnectError,
-    ConnectTimeout,
-    PoolTimeout,
-    ReadError,
-    ReadTimeout,
-    WriteError,
-    WriteTimeout,
-    connect_error,
-)
+from goq.http.client.errors import ConnectError, PoolTimeout, ReadError, WriteError
 from goq.http.client.http1 import (
     ANSWER_BYTES_MAX,
-    IDLE_S_MAX,
     AnswerPace,
     ClientRequest,
     Origin,
     RequestTimeouts,
 )
-from goq.http.client.response_reader import ResponseReader, WholeResponse
+from goq.http.client.response_reader import WholeResponse
+from goq.http.client.socket_connection import RECEIVE_BYTES, SocketConnection
 from goq.http.client.trust import ClientTls
 
 if TYPE_CHECKING:
     import ssl
-
-_RECEIVE_BYTES: Final = 64 * 1024  # over 128 KiB each call would map and unmap its memory
 
 
 def open_transport(scheme: str, connections_max: int, tls: ClientTls) -> SocketTransport:
     """Return the transport for URLs of ``scheme``; raise ``InvalidInput`` for TLS files that cannot
     be used."""
     return SocketTransport(connections_max, None if scheme == "http" else tls.context())
-
-
-class _Connection:
-    """One socket and the parser of its responses."""
-
-    def __init__(self, origin: Origin, tls: ssl.SSLContext | None, timeout_s: float | None) -> None:
-        self.origin = origin
-        self.reader = ResponseReader()
-        self.pace = AnswerPace(None)
-        self.idle_since_s = 0.0
-        self._is_encrypted = tls is not None
-        self._timeout_s = timeout_s
-        try:
-            plain = socket.create_connection(origin, timeout_s)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = plain if tls is None else _encrypted(plain, tls, origin)
-        except TimeoutError as error:
-            raise ConnectTimeout("the connection took too long") from error
-        except OSError as error:
-            raise connect_error(error) from error
-        self._is_readable = _readability(self._socket)
-
-    def send(self, pieces: tuple[bytes, ...], timeout_s: float | None) -> None:
-        """Send the pieces of a request."""
-        self._set_timeout(timeout_s)
-        try:
-            for piece in pieces:
-                self._socket.sendall(piece)
-        except TimeoutError as error:
-            raise WriteTimeout("the request took too long to send") from error
-        except OSError as error:
-            raise WriteError(str(error)) from error
-
-    def receive(self, timeout_s: float | None) -> None:
-        """Feed the parser with the next bytes."""
-        self._set_timeout(timeout_s)
-        try:
-            data = self._socket.recv(_RECEIVE_BYTES)
-        except TimeoutError as error:
-            raise ReadTimeout("the answer took too long") from error
-        except OSError as error:
-            raise ReadError(str(error)) from error
-        if data:
-            self.reader.feed(data)
-        else:
-            self.reader.eof()
-
-    def receive_all(self, bytes_max: int) -> bytes:
-        """Return the whole body; raise ``TooLarge`` for a longer one."""
-        reader = self.reader
-        while not reader.complete and reader.buffered_bytes <= bytes_max:
-            self.receive(self.pace.left_s(reader.received_bytes))
-        if reader.buffered_bytes > bytes_max:
-            raise TooLarge(f"an answer of over {bytes_max} bytes; ask for less at a time")
-        return b"".join(reader.take())
-
-    def receive_rest(self) -> bytes:
-        """Return the whole body. What the parser does not have yet is received in place."""
-        begun = self.reader.take()
-        position = sum(map(len, begun))
-        body = bytearray(position + self.reader.rest_bytes)
-        body[:position] = b"".join(begun)
-        with memoryview(body) as view:
-            while position < len(body):
-                self._set_timeout(self.pace.left_s(position or 1))
-                try:
-                    count = self._socket.recv_into(view[position:])
-                except TimeoutError as error:
-                    raise ReadTimeout("the answer took too long") from error
-                except OSError as error:
-                    raise ReadError(str(error)) from error
-                if not count:
-                    self.reader.eof()
-                position += count
-        self.reader.skip_rest()
-        return cast(bytes, body)  # a copy would only make it immutable
-
-    def is_usable(self) -> bool:
-        """Whether an idle connection can carry a request; a readable one has ended."""
-        return time.monotonic() - self.idle_since_s < IDLE_S_MAX and not self._is_readable()
-
-    def shut_down(self, how: int) -> None:
-        """End one direction or both; this wakes a thread that waits on the socket.
-
-        TLS cannot end one direction alone.
-        """
-        if self._is_encrypted and how != socket.SHUT_RDWR:
-            return
-        try:
-            socket.socket.shutdown(self._socket, how)  # that of TLS would also end the encryption
-        except OSError:
-            pass  # it has ended already
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _set_timeout(self, timeout_s: float | None) -> None:
-        if timeout_s != self._timeout_s:  # each change is a system call
-            self._socket.settimeout(timeout_s)
-            self._timeout_s = timeout_s
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +47,7 @@ class _Use:
     before the transport is, and its end can be repeated.
     """
 
-    connection: _Connection | None = None
+    connection: SocketConnection | None = None
 
 
 class SocketTransport:
@@ -176,8 +63,8 @@ class SocketTransport:
         self._uses_max = connections_max
         self._uses: set[_Use] = set()
         self._waiting_count = 0  # for a permit
-        self._idle: list[_Connection] = []
-        self._busy: set[_Connection] = set()
+        self._idle: list[SocketConnection] = []
+        self._busy: set[SocketConnection] = set()
         self._closed = False
 
     def fetch(
@@ -189,7 +76,7 @@ class SocketTransport:
             self._acquire(use, request)
             connection = self._exchange(use, request)
             reader = connection.reader
-            if _RECEIVE_BYTES < reader.rest_bytes <= body_bytes_max:
+            if RECEIVE_BYTES < reader.rest_bytes <= body_bytes_max:
                 body = connection.receive_rest()
             else:
                 body = connection.receive_all(body_bytes_max)
@@ -263,7 +150,7 @@ class SocketTransport:
             if self._waiting_count:
                 self._returned.notify()
 
-    def _exchange(self, use: _Use, request: ClientRequest) -> _Connection:
+    def _exchange(self, use: _Use, request: ClientRequest) -> SocketConnection:
         """Send a request; return its connection when the headers of the response have arrived."""
         origin, timeouts = request.url.origin, request.timeouts
         pieces = request.pieces()
@@ -281,7 +168,7 @@ class SocketTransport:
 
     def _take(
         self, use: _Use, origin: Origin, timeouts: RequestTimeouts
-    ) -> tuple[_Connection, bool]:
+    ) -> tuple[SocketConnection, bool]:
         """Return a connection, and whether it is new."""
         while True:
             with self._guard:
@@ -296,9 +183,9 @@ class SocketTransport:
             self._drop(found)
         return self._connect(use, origin, timeouts), True
 
-    def _connect(self, use: _Use, origin: Origin, timeouts: RequestTimeouts) -> _Connection:
+    def _connect(self, use: _Use, origin: Origin, timeouts: RequestTimeouts) -> SocketConnection:
         use.connection = None
-        use.connection = connection = _Connection(origin, self._tls, timeouts.connect_s)
+        use.connection = connection = SocketConnection(origin, self._tls, timeouts.connect_s)
         with self._guard:
             if not self._closed:
                 self._busy.add(connection)
@@ -308,7 +195,7 @@ class SocketTransport:
 
     @staticmethod
     def _attempt(
-        connection: _Connection, pieces: tuple[bytes, ...], timeouts: RequestTimeouts
+        connection: SocketConnection, pieces: tuple[bytes, ...], timeouts: RequestTimeouts
     ) -> None:
         connection.reader.reset()
         connection.send(pieces, timeouts.write_s)
@@ -332,7 +219,7 @@ class SocketTransport:
                 use.connection = None
         self._return_permit(use)
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: SocketConnection) -> None:
         with self._guard:
             self._busy.discard(connection)
         connection.close()
@@ -345,14 +232,14 @@ class SocketStream:
         self,
         transport: SocketTransport,
         use: _Use,
-        connection: _Connection,
+        connection: SocketConnection,
         timeouts: RequestTimeouts,
     ) -> None:
         self.status = connection.reader.status
         self.headers = connection.reader.headers
         self._transport = transport
         self._use = use
-        self._connection: _Connection | None = connection
+        self._connection: SocketConnection | None = connection
         self._timeouts = timeouts  # the caller may change them between two pieces
 
     def __iter__(self) -> Iterator[bytes]:
@@ -384,20 +271,3 @@ class SocketStream:
     def _finish(self, *, reuse: bool) -> None:
         self._connection = None
         self._transport._release(self._use, reuse=reuse)
-
-
-def _encrypted(plain: socket.socket, tls: ssl.SSLContext, origin: Origin) -> ssl.SSLSocket:
-    try:
-        return tls.wrap_socket(plain, server_hostname=origin[0])
-    except BaseException:
-        plain.close()
-        raise
-
-
-def _readability(sock: socket.socket) -> Callable[[], bool]:
-    """Return a function that tells whether a socket has bytes, or has ended."""
-    if not hasattr(select, "poll"):
-        return lambda: bool(select.select([sock], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return lambda: bool(poll.poll(0))
