@@ -13,33 +13,17 @@ from weakref import WeakSet
 
 import msgspec
 
+from goq.client._sync.client_connections import AttemptFailed, ClientConnections
 from goq.client._sync.runtime import sleep
 from goq.client._sync.streamed_response import StreamedResponse
 from goq.client.arguments import check_json
-from goq.client.cluster_map import (
-    LEADER_HEADER,
-    VERSION_HEADER,
-    ClusterMap,
-    TopicPartition,
-    decode_map,
-)
-from goq.client.errors import (
-    UNREADABLE,
-    Answer,
-    SilentStream,
-    client_closed,
-    error_of_answer,
-    failure_of_transport,
-    unreadable,
-)
+from goq.client.cluster_map import ClusterMap, TopicPartition, decode_map
+from goq.client.errors import UNREADABLE, Answer, unreadable
 from goq.client.protocol import routes
-from goq.client.protocol.request_builder import Headers, HttpOptions, RequestBuilder, StreamTimeouts
-from goq.client.retry import RequestFailure, RetryAttempts, answered
+from goq.client.protocol.request_builder import Headers, HttpOptions
+from goq.client.retry import RetryAttempts
 from goq.errors import Conflict, GoqError, NotFound, NotLeader, outcome_unknown
-from goq.http.client.errors import ReadTimeout, TransportError
-from goq.http.client.http1 import CONNECTIONS_MAX, ClientRequest
-from goq.http.client.process_fork import renew_in_children
-from goq.http.client.socket_transport import SocketTransport, open_transport
+from goq.http.client.http1 import CONNECTIONS_MAX
 
 Outcome = TypeVar("Outcome")
 
@@ -65,61 +49,39 @@ class Http:
         cluster_map: ClusterMap | None = None,
     ) -> None:
         self.options = options
-        self._builder = RequestBuilder(options)
         self.cluster_map = cluster_map or ClusterMap(options.servers, time.monotonic)
-        self._connections_max = connections_max
-        self._open_transports()
+        self._connections = ClientConnections(options, connections_max, self.cluster_map)
         self._forks: WeakSet[Http] = WeakSet()
-        self.closed = False
-        """Whether it was closed, or is being closed."""
-        renew_in_children(self, Http._renew)
-
-    def _open_transports(self) -> None:
-        self._transports = {
-            scheme: open_transport(scheme, self._connections_max, self.options.tls)
-            for scheme in self._builder.schemes
-        }
-
-    def _renew(self) -> None:
-        """Leave the connections to the parent process, and have others."""
-        for transport in self._transports.values():
-            transport.abandon()
-        self._open_transports()
 
     def name_client(self, client_id: str) -> None:
         """Send another client id."""
         self.options = replace(self.options, client_id=client_id)
-        self._builder = RequestBuilder(self.options)
+        self._connections.configure(self.options)
 
     def fork(self, connections_max: int, session_id: str | None = None) -> Http:
         """Return another sender for the same servers, with connections of its own."""
         options = replace(self.options, session_id=session_id)
         forked = Http(options, connections_max, self.cluster_map)
         self._forks.add(forked)
-        self._check_open()  # now: a close that comes later closes the fork
+        self._connections.check_open()  # now: a close that comes later closes the fork
         return forked
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise client_closed()
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or is being closed."""
+        return self._connections.closed
 
     def finish(self) -> None:
         """Send no more requests, but finish those under way: a node then ends its long polls."""
-        self.closed = True
-        for transport in self._transports.values():
-            transport.finish()
+        self._connections.finish()
 
     def abort(self) -> None:
         """Break all connections, without a wait."""
-        self.closed = True
-        for transport in self._transports.values():
-            transport.abort()
+        self._connections.abort()
 
     def close(self) -> None:
         """Close all connections."""
-        self.closed = True
-        for transport in self._transports.values():
-            transport.close()
+        self._connections.close()
         for forked in list(self._forks):
             forked.close()
 
@@ -175,7 +137,7 @@ class Http:
             headers.append((b"Content-Type", content_type))
         attempts = self.attempts(until_s, on_failed)
         return self._persist(
-            lambda server: self._attempt(
+            lambda server: self._connections.attempt(
                 server, method, target, headers, body, wait_ms, attempts.timeout_ms()
             ),
             attempts,
@@ -198,7 +160,7 @@ class Http:
         """Send JSON to one node, once; return the answer, or raise its error."""
         headers = [(b"Accept", accept), (b"Content-Type", routes.JSON), *extra]
         return self._once(
-            server, lambda: self._attempt(server, "POST", target, headers, body, 0)
+            server, lambda: self._connections.attempt(server, "POST", target, headers, body, 0)
         )
 
     def stream(
@@ -240,8 +202,10 @@ class Http:
         body = b"" if payload is None else msgspec.json.encode(payload)
         headers = [(b"Accept", routes.JSON), (b"Content-Type", routes.JSON), *extra]
         try:
-            answer = self._attempt(server, method, target, headers, body, 0, ASK_MS_MAX)
-        except _Failed as failed:
+            answer = self._connections.attempt(
+                server, method, target, headers, body, 0, ASK_MS_MAX
+            )
+        except AttemptFailed as failed:
             raise failed.failure.error from failed
         return _decoded(server, answer)
 
@@ -267,9 +231,11 @@ class Http:
             target = routes.query(routes.CLUSTER, topic=topic)
             server, accept = self.cluster_map.current, [(b"Accept", routes.JSON)]
             try:
-                answer = self._attempt(server, "GET", target, accept, b"", 0, ASK_MS_MAX)
+                answer = self._connections.attempt(
+                    server, "GET", target, accept, b"", 0, ASK_MS_MAX
+                )
                 self.cluster_map.take(topic, decode_map(answer.body))
-            except _Failed as failed:
+            except AttemptFailed as failed:
                 if not failed.has_answer:
                     self.cluster_map.failed(server, answered=False)
             except UNREADABLE:
@@ -310,13 +276,13 @@ class Http:
                 if has_doubt and isinstance(outcome, Answer):
                     return outcome._replace(has_doubt=True)
                 return outcome
-            except _Failed as failed:
+            except AttemptFailed as failed:
                 failure, has_answer, leader = failed.failure, failed.has_answer, failed.leader
             if not has_answer:
                 attempts.note_held(failure, time.monotonic() - began_s, wait_ms)
             pause_s = attempts.pause_s(failure, repeatable=repeatable)
             if not (has_answer or has_doubt or failure.maybe_done):
-                self._check_open()
+                self._connections.check_open()
             if pause_s is None or self.closed:
                 may_be_why = is_change and isinstance(failure.error, (Conflict, NotFound))
                 if has_doubt and (is_publish or may_be_why or failure.error.retryable):
@@ -332,81 +298,26 @@ class Http:
     def _once(self, server: str, attempt: Callable[[], Outcome]) -> Outcome:
         try:
             return attempt()
-        except _Failed as failed:
+        except AttemptFailed as failed:
             if not failed.has_answer:
                 self.cluster_map.failed(server, answered=False)
             raise failed.failure.error from failed
 
-    def _attempt(
-        self,
-        server: str,
-        method: str,
-        target: str,
-        headers: Headers,
-        body: bytes,
-        wait_ms: int,
-        timeout_ms: int | None = None,
-    ) -> Answer:
-        self._check_open()
-        request = self._builder.build(server, method, target, headers, body, wait_ms, timeout_ms)
-        try:
-            answer = Answer(*self._transport_of(request).fetch(request))
-        except TransportError as error:
-            failure = failure_of_transport(error, server, is_read=method == "GET")
-            raise _Failed(failure) from error
-        self.cluster_map.hear(answer.headers.get(VERSION_HEADER))
-        if 200 <= answer.status < 300 or _is_health(target, answer):
-            return answer
-        raise _answered(answer, server)
-
     def _begin(
         self, server: str, target: str, headers: Headers, body: bytes, wait_ms: int
     ) -> StreamedResponse:
-        self._check_open()
-        request = self._builder.build(server, "POST", target, headers, body, wait_ms)
-        timeouts = StreamTimeouts(request.timeouts)
-        try:
-            response = self._transport_of(request).stream(request)
-            self.cluster_map.hear(response.headers.get(VERSION_HEADER))
-            if response.status < 300:
-                return StreamedResponse(self, server, response, timeouts)
-            text = response.read()
-        except ReadTimeout:
-            raise SilentStream(server) from None
-        except TransportError as error:
-            raise _Failed(failure_of_transport(error, server)) from error
-        raise _answered(Answer(response.status, response.headers, text), server)
+        opened = self._connections.stream(server, target, headers, body, wait_ms)
+        return StreamedResponse(self, server, *opened)
 
     def is_answered(self, server: str) -> bool:
         """Return whether a node answers a small request at once."""
         try:
-            self._attempt(server, "GET", routes.LIVEZ, [], b"", 0, ASK_MS_MAX)
-        except _Failed as failed:
+            self._connections.attempt(server, "GET", routes.LIVEZ, [], b"", 0, ASK_MS_MAX)
+        except AttemptFailed as failed:
             if not failed.has_answer:
                 self.cluster_map.failed(server, answered=False)
             return failed.has_answer
         return True
-
-    def _transport_of(self, request: ClientRequest) -> SocketTransport:
-        return self._transports[request.url.scheme]
-
-
-class _Failed(Exception):
-    """A failed attempt; ``leader`` is the node that the answer names as leader."""
-
-    def __init__(
-        self, failure: RequestFailure, *, has_answer: bool = False, leader: str | None = None
-    ) -> None:
-        super().__init__(failure.error)
-        self.failure = failure
-        self.has_answer = has_answer
-        self.leader = leader
-
-
-def _is_health(target: str, answer: Answer) -> bool:
-    """Return whether this is the health of a node, which has status 503 if it is not well."""
-    kind = answer.headers.get("Content-Type") or ""
-    return target == routes.HEALTHZ and kind.startswith("application/json")
 
 
 def _decoded(server: str, answer: Answer) -> Any:
@@ -417,11 +328,3 @@ def _decoded(server: str, answer: Answer) -> Any:
         return msgspec.json.decode(answer.body)
     except UNREADABLE as error:
         raise unreadable(server, error) from None
-
-
-def _answered(answer: Answer, server: str) -> _Failed:
-    return _Failed(
-        answered(error_of_answer(answer, server)),
-        has_answer=True,
-        leader=answer.headers.get(LEADER_HEADER),
-    )
