@@ -7,7 +7,7 @@ next one uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -123,11 +123,18 @@ def back_up_folder(
                 logs: list[StoredPartition] = []
                 for number in topic.numbers:
                     copying = builder.writer.copy_partition(source.plan(topic, number))
-                    while True:
-                        try:
-                            on_bytes(next(copying))
-                        except StopIteration as done:
-                            logs.append(done.value)
-                            break
+                    logs.append(_copied(copying, on_bytes))
                 builder.add_topic(topic, logs)
             return builder.finish(source.epoch, source.tokens, source.schedules)
+
+
+def _copied(
+    copying: Generator[int, None, StoredPartition], on_bytes: Callable[[int], object]
+) -> StoredPartition:
+    """Run a copy to its end without a pause; return what it copied."""
+    while True:
+        try:
+            on_bytes(next(copying))
+        except StopIteration as done:
+            copied: StoredPartition = done.value
+            return copied

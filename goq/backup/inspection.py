@@ -61,7 +61,7 @@ def _users(name: str, manifest: BackupManifest | None) -> Iterator[tuple[str, st
     """Yield the objects of a backup, with what they hold in words."""
     for topic in () if manifest is None else manifest.topics:
         for partition in topic.logs:
-            for log, stored in (("messages", partition.messages), ("events", partition.events)):
+            for log, stored in partition.logs:
                 for file in stored.files:
                     if file.digest:
                         held = f"{log} of {topic.name}:{partition.number}"

@@ -68,6 +68,11 @@ class StoredPartition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages: StoredLog
     events: StoredLog
 
+    @property
+    def logs(self) -> tuple[tuple[str, StoredLog], ...]:
+        """Both logs, by the names of their folders."""
+        return ("messages", self.messages), ("events", self.events)
+
 
 class StoredTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A topic with its settings, in the users' notation, and those of its groups."""

@@ -48,16 +48,16 @@ def stamp_of(path: Path) -> FileStamp:
 
 def known_files(manifest: BackupManifest | None) -> dict[FileKey, StoredFile]:
     """Return the files of a backup by their place."""
-    known: dict[FileKey, StoredFile] = {}
-    for topic in () if manifest is None else manifest.topics:
-        for partition in topic.logs:
-            place = (topic.folder, partition.number)
-            for name, log in (("messages", partition.messages), ("events", partition.events)):
-                for is_archived, files in ((False, log.segments), (True, log.archived)):
-                    for file in files:
-                        key = FileKey(*place, name, is_archived, file.base_offset, file.generation)
-                        known[key] = file
-    return known
+    return {
+        FileKey(
+            topic.folder, partition.number, name, is_archived, file.base_offset, file.generation
+        ): file
+        for topic in (() if manifest is None else manifest.topics)
+        for partition in topic.logs
+        for name, log in partition.logs
+        for is_archived, files in ((False, log.segments), (True, log.archived))
+        for file in files
+    }
 
 
 class ObjectWriter:

@@ -91,7 +91,7 @@ class TopicRestorer:
         for partition in stored.logs:
             folder = self._topics_dir / row.folder / str(partition.number)
             archive = self._archive_dir / row.folder / str(partition.number)
-            for log_name, log in (("messages", partition.messages), ("events", partition.events)):
+            for log_name, log in partition.logs:
                 self._copy_log(log, folder / log_name)
                 self._copy_archive(log, archive / log_name)
             if self._is_archive_aged(partition.messages, archive / "messages", chosen):
