@@ -251,6 +251,23 @@ class Metrics:
             {(cause,): holds for cause, holds in server.holds().items()},
             ("cause",),
         )
+        yield from self._deadlines()
+        yield GaugeMetricFamily(
+            "goq_http_connections", "Open connections", value=server.connection_count
+        )
+        yield GaugeMetricFamily(
+            "goq_http_bodies_bytes",
+            "Request bodies in memory",
+            value=server.bodies_in_flight_bytes,
+        )
+        yield GaugeMetricFamily(
+            "goq_http_unsent_bytes",
+            "Answers in memory that clients take slowly or not at all",
+            value=server.unsent_bytes,
+        )
+
+    def _deadlines(self) -> Iterator[Metric]:
+        """Yield what needs an operator in time: the held clock, backups, certificates."""
         yield GaugeMetricFamily(
             "goq_retention_clock_held",
             "1 while the clock has jumped ahead and retention does not count with it",
@@ -277,19 +294,6 @@ class Metrics:
             "goq_cluster_certificate_expiry_seconds",
             "Seconds until the certificate of the metadata log's transport ends",
             value=None if end_s is None else end_s - time.time(),
-        )
-        yield GaugeMetricFamily(
-            "goq_http_connections", "Open connections", value=server.connection_count
-        )
-        yield GaugeMetricFamily(
-            "goq_http_bodies_bytes",
-            "Request bodies in memory",
-            value=server.bodies_in_flight_bytes,
-        )
-        yield GaugeMetricFamily(
-            "goq_http_unsent_bytes",
-            "Answers in memory that clients take slowly or not at all",
-            value=server.unsent_bytes,
         )
 
 
