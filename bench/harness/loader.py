@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import uvloop
 
@@ -101,9 +102,7 @@ def load(
         connected = []
         for source, port in zip(callers, ports, strict=True):
             _, caller = await loop.create_connection(
-                lambda source=source: _Caller(source, length, budget),  # type: ignore[misc]
-                "127.0.0.1",
-                port,
+                partial(_Caller, source, length, budget), "127.0.0.1", port
             )
             connected.append(caller)
         began_s = time.perf_counter()

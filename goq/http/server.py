@@ -41,7 +41,7 @@ class HttpServer:
         self,
         handler: Handler,
         on_error: OnError,
-        limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
+        limits: HttpLimits = HttpLimits(),
         hosts: Iterable[str] | None = None,
         failures: FailureLog | None = None,
         on_unread_body: OnUnreadBody | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from goq.api.schemas.cluster import (
@@ -36,7 +37,7 @@ def cluster_out(
     is_cluster: bool,
     controller: str | None,
     topics: Collection[str] | None = None,
-    reports: Reports = {},  # noqa: B006 - never changed
+    reports: Reports = MappingProxyType({}),
     peer_problems: Mapping[str, str] = {},
     absent_members: Mapping[str, str] = {},
     unheard_s: float | None = None,

@@ -74,7 +74,7 @@ class LiveBoard:
         take_sample: TakeSample,
         node: str,
         clock: Clock,
-        selection: LiveSelection = LiveSelection(),  # noqa: B008 - a value
+        selection: LiveSelection = LiveSelection(),
     ) -> None:
         self.looker_count = 0
         self.dropping: asyncio.TimerHandle | None = None
