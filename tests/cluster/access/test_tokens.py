@@ -81,7 +81,8 @@ def test_a_node_that_may_lack_a_new_token_does_not_say_that_there_is_no_such_tok
     freshness = cluster.cluster_node("n2").freshness
     monkeypatch.setattr(type(freshness), "must_catch_up", property(lambda each: each is freshness))
     for request in (published, ("GET", f"/v1/topics/{TOPIC}", None)):
-        answer = ask(cluster, "n2", unknown, *request)
+        headers = {"Authorization": f"Bearer {unknown}"}
+        answer = cluster.by_name["n2"].request(*request, headers)
         assert (answer.status, answer.json["code"]) == (503, "unavailable")
         assert ask(cluster, "n3", unknown, *request).status == 401
     assert ask(cluster, "n2", unknown, "GET", "/livez").status == 200

@@ -88,7 +88,7 @@ def test_a_loop_goes_on_with_a_topic_that_is_made_again(
         eventually(lambda: len(values) == BEFORE, "all messages of the first topic")
         (loop,) = client._consumers
         cluster.by_name["n1"].call("DELETE", f"/v1/topics/{topic}")
-        eventually(lambda: errors or not loop._workers.open_streams(), "it has noticed")
+        eventually(lambda: errors or not loop._workers.streams.now(), "it has noticed")
         assert errors == []
         cluster.create(topic, AFTER)
         for partition in range(AFTER):
