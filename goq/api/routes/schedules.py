@@ -116,6 +116,7 @@ class ScheduleRoutes:
             raise InvalidInput("an interval is at least 1 s", field="every")
         if new.tz is not None and new.cron is None:
             raise InvalidInput("an interval has no time zone", field="tz")
+        self._check_lanes(new)
         try:
             record = await self._manager.create(
                 name,
@@ -159,6 +160,13 @@ class ScheduleRoutes:
         """Remove a schedule."""
         await self._manager.remove(name)
         return Response(204)
+
+    def _check_lanes(self, new: NewSchedule) -> None:
+        """Raise ``InvalidInput`` for a lane that the topic does not have now."""
+        topic = self._broker.topics.get(new.topic)
+        for number, message in enumerate(new.messages):
+            if topic is not None and message.priority is not None:
+                topic.settings.lane(message.priority, field=f"messages[{number}].priority")
 
     async def _shown(self, record: ScheduleRecord) -> ScheduleOut:
         return await asyncio.to_thread(schedule_out, record, self._broker.clock.wall_ms())

@@ -138,6 +138,15 @@ def test_a_wrong_schedule_is_refused_with_the_field_at_fault(
     assert node.request("GET", PATH).status == 404
 
 
+def test_a_lane_that_the_topic_does_not_have_is_refused() -> None:
+    with running_node() as node:
+        node.call("POST", "/v1/topics", {"name": "orders"})
+        messages = [{"value": "v", "priority": "high"}, {"value": "v", "priority": "nope"}]
+        answer = node.request("PUT", PATH, {**HOURLY, "messages": messages})
+        assert (answer.status, answer.json["field"]) == (400, "messages[1].priority")
+        assert node.request("PUT", PATH, {**HOURLY, "messages": messages[:1]}).status == 201
+
+
 def test_a_refused_publish_is_shown_as_the_problem() -> None:
     with running_node() as node:
         node.call("PUT", PATH, {**HOURLY, "messages": [{"value": "v", "priority": "nope"}]})
