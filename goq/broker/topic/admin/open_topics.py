@@ -5,14 +5,13 @@ Only this module adds topics to the node and removes them. Its caller makes one 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from goq.broker.topic.admin.topic_loader import TopicLoader
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
-from goq.errors import GoqError, TopicNotFound
+from goq.errors import TopicNotFound
 from goq.storage.catalog.rows import TopicRow
 
 
@@ -94,7 +93,3 @@ class OpenTopics:
             await topic.close(reason, is_deleted=True)
             self._listener.on_delete(topic_id)
         await self._loader.delete(name, topic_id)
-
-    async def close(self, reason: GoqError) -> None:
-        """Close all topics; those who wait for their messages get ``reason``."""
-        await asyncio.gather(*(topic.close(reason) for topic in self._topics.values()))

@@ -355,7 +355,7 @@ class TopicAdmin:
     async def close(self, reason: GoqError) -> None:
         """Close all topics once the change under way has ended; waiters get ``reason``."""
         async with self._changing:
-            await self._open_topics.close(reason)
+            await asyncio.gather(*(topic.close(reason) for topic in self._topics.values()))
 
 
 async def _changed(base: TopicSettings, settings: Mapping[str, Any]) -> TopicSettings:
