@@ -90,9 +90,10 @@ class Checks:
         self._look_for_old_answers()
 
     def _look_for_old_answers(self) -> None:
-        version = self._acknowledged_version
+        """Look at all nodes of the cluster; one that has left may not know it yet."""
+        version, nodes = self._acknowledged_version, self._cluster.state.nodes
         for process in self._cluster.live():
-            if process.is_ready:
+            if process.is_ready and process.name in nodes:
                 freshness = process.cluster_node.freshness
                 answers = freshness._is_up and freshness._has_session()
                 if answers and freshness.reconciled_version < version:

@@ -179,11 +179,14 @@ def test_what_dies_has_one_dead_letter_and_each_letter_one_copy(
     assert not outcome.broken, f"seed {seed}: {outcome.broken[:3]}"
 
 
-@pytest.mark.parametrize("seed", first_of(range(1, 81), quick=2))
-def test_every_node_answers_by_each_acknowledged_change(seed: int) -> None:
-    outcome = run(seed, alterations=True)
-    assert not outcome.broken, f"seed {seed}: {outcome.broken[:3]}"
-    assert outcome.counts["settings altered"] > 0
+@pytest.mark.parametrize("first", first_of(range(1, 81, 4), quick=1))
+def test_every_node_answers_by_each_acknowledged_change(first: int) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(first, first + 4):
+        outcome = run(seed, alterations=True)
+        assert not outcome.broken, f"seed {seed}: {outcome.broken[:3]}"
+        counts += outcome.counts
+    assert counts["settings altered"] > 10
 
 
 @pytest.mark.long

@@ -96,7 +96,7 @@ def site() -> Iterator[Site]:
         site.tokens["revoked"] = site.create("revoked", "admin:*")
         site.revoke(site.tokens["revoked"])
         for each in cluster.nodes:
-            each.clock.ahead_ms += DAY_MS
+            each.clock.set_ahead_ms(DAY_MS)
         site.tokens["wrong"] = site.tokens["admin"][:-4] + "AAAA"
         yield site
 

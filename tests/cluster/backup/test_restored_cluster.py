@@ -100,7 +100,7 @@ def test_a_first_node_that_dies_before_the_cluster_has_all_goes_on_at_its_next_s
         node = cluster.start("n1")
         eventually(lambda: adopted, seconds=WAIT_S)
         taken = min(set(TOPICS) - set(adopted))
-        with Client(node.url, retries=0) as q, pytest.raises(Unavailable, match="being"):
+        with Client(node.url, retries=0) as q, pytest.raises(Unavailable):
             q.create_topic(taken)
         cluster.stop("n1")
     assert (tmp_path / "n1" / RESTORED_NAME).exists()

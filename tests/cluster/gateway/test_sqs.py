@@ -197,10 +197,10 @@ def test_a_task_of_which_its_node_says_nothing_for_two_minutes_is_failed(
     clock = cluster.by_name["n3"].clock
     try:
         eventually(lambda: seen() == ("RUNNING", ""), seconds=30, pause_s=0.05)
-        clock.ahead_ms = 60_000
+        clock.set_ahead_ms(60_000)
         assert seen() == ("RUNNING", "")
-        clock.ahead_ms = 130_000  # as if the first node had died then
+        clock.set_ahead_ms(130_000)  # as if the first node had died then
         eventually(lambda: seen() == ("FAILED", "NodeStopped"), seconds=30, pause_s=0.05)
     finally:
-        clock.ahead_ms = 0
+        clock.set_ahead_ms(0)
     clients[0].cancel_message_move_task(TaskHandle=started["TaskHandle"])

@@ -57,7 +57,7 @@ def test_a_delay_counts_by_the_leader_and_not_by_the_node_that_was_asked(
         assert leader is not None
         asked = cluster.by_name[odd]
         eventually(lambda: asked.call("GET", "/v1/cluster")["feature_level"], "all know delays")
-        asked.clock.ahead_ms = ahead_ms
+        asked.clock.set_ahead_ms(ahead_ms)
         for relative in ({"delay": "2s"}, {"deliver_at": "+2s"}, {"delay": "2s", "ttl": "1m"}):
             message = {"value": "m", **relative}
             path = "/v1/topics/t/messages"
@@ -97,7 +97,7 @@ def test_a_node_with_a_wrong_clock_leads_nothing_until_it_is_right(
         assert odd in NAMES  # the hardest case: the controller's own clock is the odd one
         others = [name for name in NAMES if name != odd]
         first_term = term(cluster)
-        cluster.by_name[odd].clock.ahead_ms = ahead_ms
+        cluster.by_name[odd].clock.set_ahead_ms(ahead_ms)
 
         def is_seen(by: str) -> bool:
             node = shown(cluster, by, odd)
@@ -116,7 +116,7 @@ def test_a_node_with_a_wrong_clock_leads_nothing_until_it_is_right(
             return [found.get(odd, 0) for name in NAMES if (found := skews(cluster, name))]
 
         eventually(lambda: skews_shown() == [pytest.approx(ahead_ms / 1000, abs=1)])
-        cluster.by_name[odd].clock.ahead_ms = 0
+        cluster.by_name[odd].clock.set_ahead_ms(0)
         eventually(lambda: shown(cluster, odd, odd)["status"] == "up", f"{odd} is fit again")
         eventually(lambda: abs(shown(cluster, odd, odd)["clock_skew_s"]) < 0.1, "no skew is left")
         said = [each.getMessage() for each in caplog.records]
