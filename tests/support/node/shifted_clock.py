@@ -40,5 +40,8 @@ class ShiftedClock(SystemClock):
         return super().wall_ms() + self.ahead_ms
 
     def uptime_us(self) -> int:
-        ahead_ms, jumped_ms = self._shift_ms
-        return super().wall_us() + (ahead_ms - jumped_ms) * 1000
+        while True:
+            shift_ms = self._shift_ms
+            uptime_us = self.wall_us() - shift_ms[1] * 1000
+            if self._shift_ms is shift_ms:  # else it was set meanwhile
+                return uptime_us
