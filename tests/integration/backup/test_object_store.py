@@ -17,6 +17,7 @@ import goq
 from goq.backup import place as backup_place
 from goq.backup.backup import back_up_folder
 from goq.backup.inspection import prune_place, verify_place
+from goq.backup.manifest import BackupManifest
 from goq.backup.place import YOUNG_S, BackupPlace, open_place
 from goq.backup.restore import RestoreOrder, restore
 from goq.clock import SystemClock
@@ -168,15 +169,21 @@ def test_a_prune_keeps_young_objects_and_removes_old_ones_that_no_backup_needs(
     assert verify_place(open_place(RealDisk(), url)).problems == []
 
 
+def older_of_two(data: Path, url: str, place: BackupPlace) -> BackupManifest:
+    """Return the older one of two backups, between which a message was published."""
+    for number in range(2):
+        with goq.Node(data) as node, node.client() as q:
+            q.publish("orders", b"%d" % number, partition=0)
+        backed_up(data, url)
+    older = place.read(place.names()[0]).manifest
+    assert older is not None
+    return older
+
+
 def test_a_backup_that_needs_what_a_prune_is_about_to_remove_fails(
     url: str, place: BackupPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(2):
-        with goq.Node(tmp_path / "data") as node, node.client() as q:
-            q.publish("orders", b"%d" % number, partition=0)
-        backed_up(tmp_path / "data", url)
-    older = place.read(place.names()[0]).manifest
-    assert older is not None
+    older = older_of_two(tmp_path / "data", url, place)
     pruner, refused = open_place(RealDisk(), url), list[Conflict]()
     remove = pruner.disk.remove
 
@@ -217,12 +224,7 @@ def test_a_prune_that_was_killed_long_ago_keeps_no_backup_from_being_made(
 def test_a_prune_that_stood_still_removes_nothing_that_backups_may_need_by_then(
     url: str, place: BackupPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(2):
-        with goq.Node(tmp_path / "data") as node, node.client() as q:
-            q.publish("orders", b"%d" % number, partition=0)
-        backed_up(tmp_path / "data", url)
-    older = place.read(place.names()[0]).manifest
-    assert older is not None
+    older = older_of_two(tmp_path / "data", url, place)
     size, uptime_us = place.disk.size, SystemClock.uptime_us
 
     with monkeypatch.context() as an_hour_later:
