@@ -106,8 +106,8 @@ class Gateway:
         try:
             await self._freshness.catch_up()
         except Unavailable as error:
-            knows_nothing = self._freshness.must_catch_up or not self._freshness.version
-            if knows_nothing or _depends_on_newest(route, values):
+            may_list = self._freshness.is_cut_off and self._freshness.version
+            if not may_list or _depends_on_newest(route, values):
                 return problem_response(error)
         answer = self._route(request, route, values)
         return answer if isinstance(answer, Response) else await answer
@@ -272,10 +272,12 @@ class Gateway:
         return await settle(self._fanout, request, values[0], self._freshness.catch_up)
 
     async def _change_metadata(self, request: Request, _values: Sequence[str]) -> Response:
-        """Carry a change out here; answer when all nodes have followed it."""
-        version = self._freshness.version
+        """Carry a change out here; answer when all nodes have followed it.
+
+        Also if it was there before: the request before this one may have had no answer.
+        """
         answer = await self._fanout.answer_here(request)
-        if answer.status < 300 and self._freshness.version != version:
+        if answer.status < 300:
             await self._freshness.spread()
         return answer
 

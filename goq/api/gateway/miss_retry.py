@@ -38,6 +38,10 @@ class Freshness(Protocol):
     def must_catch_up(self) -> bool:
         """Whether changes may have been acknowledged that this node does not answer by."""
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this node could not catch up, and hears none that could tell it more."""
+
     async def catch_up(self) -> None:
         """Return when this node answers by all changes acknowledged before; raise ``GoqError``."""
 

@@ -92,7 +92,7 @@ class MetadataFreshness:
         self._has_session = has_session
         self._raft_silent_s = raft_silent_s
         self._is_up = False
-        self._is_cut_off = False
+        self._could_catch_up = True
         self._name = name
         self._incarnation = incarnation
         self._state = state
@@ -110,6 +110,12 @@ class MetadataFreshness:
         """Whether changes may have been acknowledged that this node does not answer by."""
         return not (self._is_up and self._has_session())
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this node could not catch up, and has not heard its Raft group since."""
+        silent_s = limits.RAFT_SESSION_TIMEOUT_MS / 1000
+        return not self._could_catch_up and self._raft_silent_s() >= silent_s
+
     def handlers(self) -> dict[str, RpcHandler]:
         """Return the handlers by path."""
         return {RECONCILED: self.handle_reconciled}
@@ -126,19 +132,17 @@ class MetadataFreshness:
     async def catch_up(self) -> None:
         """Return when this node answers by all changes acknowledged before this call.
 
-        Raises ``Unavailable`` if that cannot be known in time. A node that could not know it is cut
-        off until it hears its Raft group again: until then it raises at once.
+        Raises ``Unavailable`` if that cannot be known in time; at once while it is cut off.
         """
-        silent_s = limits.RAFT_SESSION_TIMEOUT_MS / 1000
         try:
-            if self._is_cut_off and self._raft_silent_s() >= silent_s:
+            if self.is_cut_off:
                 raise Unavailable("the Raft group is silent")
             async with asyncio.timeout(limits.METADATA_BARRIER_TIMEOUT_MS / 1000):
                 await self._barrier.wait()
                 await self._wait_reconciled(self._state().version)
-            self._is_cut_off = False
+            self._could_catch_up = True
         except (TimeoutError, Unavailable) as error:
-            self._is_cut_off = True
+            self._could_catch_up = False
             raise Unavailable(
                 "this node cannot ask the cluster for its newest metadata now; ask another node",
                 retry_after_ms=500,

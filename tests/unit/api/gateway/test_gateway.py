@@ -42,13 +42,12 @@ class _Starting:
         self.must_catch_up = must_catch_up
         self.version = self.reconciled_version = version
         self.spread_version = 0
-        self._is_cut_off = is_cut_off
+        self.is_cut_off = is_cut_off
         self._is_slow = is_slow
         self._leads = leads
 
     async def catch_up(self) -> None:
-        if self._is_cut_off or self._is_slow:
-            self.must_catch_up = not self._is_cut_off
+        if self.is_cut_off or self._is_slow:
             raise Unavailable("no other node answers")
         self.version = self.reconciled_version = 2
 
@@ -135,6 +134,13 @@ def test_a_change_of_what_is_no_topic_waits_for_all_nodes_too() -> None:
     node = _Starting(must_catch_up=False, leads=False)
     assert b"1" in node.answer(CustomRouting.CHANGE_METADATA, ("a schedule or a token",))
     assert node.spread_version == 2
+
+
+def test_a_change_that_finds_itself_done_waits_for_all_nodes_too() -> None:
+    """The one that made it may have had no answer."""
+    node = _Starting(must_catch_up=False)
+    assert b"1" in node.answer(CustomRouting.CHANGE_METADATA)
+    assert node.spread_version == 1
 
 
 def test_messages_are_read_without_that_wait() -> None:

@@ -32,7 +32,7 @@ class _Node:
     def __init__(self, *answers: Response | GoqError, lacks: int = 0) -> None:
         self.version = 1
         self.reconciled_version = 1
-        self.must_catch_up = False
+        self.must_catch_up = self.is_cut_off = False
         self.error: GoqError | None = None
         self.asked = self.waited = 0
         self._answers = [

@@ -232,6 +232,7 @@ def test_a_node_that_is_cut_off_tries_to_catch_up_once() -> None:
         )
         freshness.on_reconciled(_state(3))
         for number, error in enumerate((Unavailable("no leader"), None), start=1):
+            assert not freshness.is_cut_off
             catching_up = asyncio.ensure_future(freshness.catch_up())
             barrier = await raft.wait_for(number)
             if error is None:
@@ -241,6 +242,7 @@ def test_a_node_that_is_cut_off_tries_to_catch_up_once() -> None:
                 barrier.set_exception(error)
                 with pytest.raises(Unavailable):
                     await catching_up
+                assert freshness.is_cut_off
                 with pytest.raises(Unavailable):
                     await freshness.catch_up()
                 assert len(raft.begun) == number
