@@ -66,3 +66,29 @@ def test_growth_counts_from_the_least_memory_since_the_last_trim() -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_that_is_free_below_small_objects_goes_back_to_the_system() -> None:
     subprocess.run([sys.executable, "-c", FRAGMENTED], check=True, timeout=60)
+
+
+BATCHES = """
+import resource
+from goq.process.heap import set_up_heap
+
+set_up_heap()
+body = bytes(1_000_000)
+
+def page_faults_of(count):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        bytearray(body)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+page_faults_of(1)
+print(page_faults_of(100))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="is about glibc")
+def test_buffers_of_batches_that_are_freed_are_used_again_without_page_faults() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", BATCHES], check=True, timeout=60, capture_output=True
+    )
+    assert int(found.stdout) < 1000  # one for each page would be 24,400
