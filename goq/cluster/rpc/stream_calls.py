@@ -191,7 +191,7 @@ class _StreamOfCalls:
         name = path.encode()
         kind = HELD_CALL_KIND if is_held else CALL_KIND
         head = _CALL.pack(kind, self._number, len(name))
-        if not self.stream.send(b"".join((head, name, body))):
+        if not self.stream.send(head, name, body):
             return None
         loop = asyncio.get_running_loop()
         due_s = loop.time() + wait_s + limits.STREAM_CALL_PATIENCE_S
@@ -246,7 +246,7 @@ class _StreamOfCalls:
         return self.stream.waiting_bytes + size_bytes <= limits.STREAM_ANSWERS_BYTES_MAX
 
     def _send_answer(self, number: int, status: int, body: ResponseBody) -> bool:
-        return self.stream.send(b"".join((_ANSWER.pack(ANSWER_KIND, number, status), *body)))
+        return self.stream.send(_ANSWER.pack(ANSWER_KIND, number, status), *body)
 
     def on_answer(self, data: bytes) -> None:
         """Finish a call, unless it was given up."""

@@ -131,7 +131,7 @@ class Stranger:
 
     def sealed(self, message: bytes) -> bytes:
         assert self.sealer is not None
-        return b"".join(self.sealer.frame(message))
+        return b"".join(self.sealer.frame([message]))
 
     async def is_thrown_out(self) -> None:
         """Return once the other side has ended the connection."""

@@ -184,7 +184,7 @@ def test_what_is_no_message_ends_a_stream_and_nothing_that_is_stored_changes(
             (write_raw(b"\xff" * 4096), True),
             (write_sealed(b"garbage"), True),
             (write_sealed(b"\x03" + b"\xff" * 40), True),
-            (write_sealed(encode_push(head, [])), False),
+            (write_sealed(b"".join(encode_push(head, []))), False),
             (write_sealed(encode_stored(2**40, 1)), False),
             (write_sealed(encode_begin(2**40)), False),
         ):

@@ -24,6 +24,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from goq import limits
@@ -38,58 +40,82 @@ _NUMBERED = struct.Struct("<QI")
 
 
 class FrameReader:
-    """Splits received bytes into frames; with a key it checks the seal of each."""
+    """Splits received bytes into frames; with a key it checks the seal of each.
+
+    The pieces of a frame are joined once, when all are there.
+    """
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._pieces: deque[memoryview] = deque()
+        self._received_bytes = 0
+        """The size of all pieces."""
+        self._frame_bytes: int | None = None
+        """The size of the next frame, None until it is received."""
         self._size_max = HELLO_BYTES_MAX
-        self._key: bytes | None = None
+        self._key: hmac.HMAC | None = None
         self._number = 0
 
     def use_key(self, key: bytes) -> None:
         """Expect sealed frames with this key from now on, up to the size of a message."""
-        self._key = key
+        self._key = _keyed(key)
         self._size_max = limits.RAFT_MESSAGE_BYTES_MAX
 
     def feed(self, data: bytes) -> None:
         """Append received bytes."""
-        self._bytes += data
+        self._pieces.append(memoryview(data))
+        self._received_bytes += len(data)
 
     def next(self) -> bytes | None:
         """Return the next complete frame, or None.
 
         Raises ``TooLarge`` for a size over the limit, and ``NotAllowed`` for a wrong seal.
         """
-        if len(self._bytes) < _SIZE.size:
+        size = self._frame_bytes
+        if size is None:
+            if self._received_bytes < _SIZE.size:
+                return None
+            (size,) = _SIZE.unpack(self._take(_SIZE.size))
+            if size > self._size_max:
+                raise TooLarge(f"a frame of {size} bytes is over the limit of {self._size_max}")
+            self._frame_bytes = size
+        seal_bytes = 0 if self._key is None else SEAL_BYTES
+        if self._received_bytes < size + seal_bytes:
             return None
-        (size,) = _SIZE.unpack_from(self._bytes)
-        if size > self._size_max:
-            raise TooLarge(f"a frame of {size} bytes is over the limit of {self._size_max}")
-        end = _SIZE.size + size
-        seal_end = end if self._key is None else end + SEAL_BYTES
-        if len(self._bytes) < seal_end:
-            return None
-        frame = bytes(self._bytes[_SIZE.size : end])
-        seal = bytes(self._bytes[end:seal_end])
+        frame = self._take(size)
         if self._key is not None:
-            if not hmac.compare_digest(seal, _seal(self._key, self._number, frame)):
+            seal = _seal(self._key, self._number, [frame])
+            if not hmac.compare_digest(self._take(SEAL_BYTES), seal):
                 raise NotAllowed("the seal of a frame is wrong")
             self._number += 1
-        del self._bytes[:seal_end]
+        self._frame_bytes = None
         return frame
+
+    def _take(self, size_bytes: int) -> bytes:
+        """Remove the next bytes, which are received, and return them."""
+        self._received_bytes -= size_bytes
+        taken: list[memoryview] = []
+        while size_bytes:
+            piece = self._pieces[0]
+            if len(piece) > size_bytes:
+                self._pieces[0] = piece[size_bytes:]
+            else:
+                self._pieces.popleft()
+            taken.append(piece[:size_bytes])
+            size_bytes -= len(taken[-1])
+        return b"".join(taken)
 
 
 class FrameSealer:
     """Encodes outgoing sealed frames."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._key = _keyed(key)
         self._number = 0
 
-    def frame(self, data: bytes) -> list[bytes]:
-        """Return the buffers of a sealed frame."""
+    def frame(self, parts: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+        """Return the buffers of the sealed frame that consists of ``parts``."""
         number, self._number = self._number, self._number + 1
-        return [_SIZE.pack(len(data)), data, _seal(self._key, number, data)]
+        return [_SIZE.pack(sum(map(len, parts))), *parts, _seal(self._key, number, parts)]
 
 
 def plain_frame(data: bytes) -> bytes:
@@ -176,5 +202,14 @@ def unpack_challenge(challenge: bytes) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def _seal(key: bytes, number: int, data: bytes) -> bytes:
-    return hmac.digest(key, _NUMBERED.pack(number, len(data)) + data, "sha256")
+def _keyed(key: bytes) -> hmac.HMAC:
+    """Return the beginning of each seal with a key: to be copied."""
+    return hmac.new(key, digestmod="sha256")
+
+
+def _seal(key: hmac.HMAC, number: int, parts: Sequence[bytes | memoryview]) -> bytes:
+    seal = key.copy()
+    seal.update(_NUMBERED.pack(number, sum(map(len, parts))))
+    for part in parts:
+        seal.update(part)
+    return seal.digest()

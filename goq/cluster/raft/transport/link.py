@@ -101,15 +101,18 @@ class Link(asyncio.Protocol):
         """The bytes that wait to be sent."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def send(self, data: bytes) -> bool:
-        """Send a message; return False if the link is not open or its send buffer is full."""
+    def send(self, *parts: bytes | memoryview) -> bool:
+        """Send a message, which consists of ``parts``. They must not change any more.
+
+        Return False if the link is not open or its send buffer is full.
+        """
         transport = self._transport
         if not self.is_open or transport is None or transport.is_closing():
             return False
         if self.waiting_bytes > limits.RAFT_SEND_BUFFER_BYTES_MAX:
             return False
         assert self._sealer is not None
-        transport.writelines(self._sealer.frame(data))
+        transport.writelines(self._sealer.frame(parts))
         self.sent_s = self._clock()
         return True
 
@@ -224,7 +227,7 @@ class Link(asyncio.Protocol):
         assert self._sealer is not None
         assert self._transport is not None
         reason = self._handler.rejection_reason(self.peer, self.disk)
-        self._transport.writelines(self._sealer.frame(reason.encode()))
+        self._transport.writelines(self._sealer.frame([reason.encode()]))
         if reason:
             self._transport.close()
         return not reason

@@ -41,8 +41,11 @@ _PUSH_PREFIX = struct.Struct("<BI")
 class PeerStream(Protocol):
     """An authenticated connection with another node."""
 
-    def send(self, data: bytes) -> bool:
-        """Send a message; return False if the stream is closed or its send buffer is full."""
+    def send(self, *parts: bytes | memoryview) -> bool:
+        """Send a message, which consists of ``parts``. They must not change any more.
+
+        Return False if the stream is closed or its send buffer is full.
+        """
 
     def abort(self, reason: str) -> None:
         """Close the stream at once, and log the reason."""
@@ -111,10 +114,10 @@ def encode_stored(session: int, number: int, others: Sequence[int] = ()) -> byte
     return message + b"".join(map(_NUMBER.pack, others)) if others else message
 
 
-def encode_push(head: PushHead, frames: Sequence[memoryview]) -> bytes:
-    """Return a push as one message."""
+def encode_push(head: PushHead, frames: Sequence[memoryview]) -> list[bytes | memoryview]:
+    """Return the parts of the message of a push, without copying the frames."""
     encoded = _encoder.encode(head)
-    return b"".join((_PUSH_PREFIX.pack(_PUSH, len(encoded)), encoded, *frames))
+    return [_PUSH_PREFIX.pack(_PUSH, len(encoded)) + encoded, *frames]
 
 
 def decode_message(data: bytes) -> Begin | Stored | Push | Renew:

@@ -196,7 +196,7 @@ class PushSender:
         for update in updates:
             self._note_sent(update)
         frames = [buffer for update in updates for buffer in update.buffers]
-        if not self.stream.send(encode_push(head, frames)):
+        if not self.stream.send(*encode_push(head, frames)):
             self._on_failure()
 
     def _note_sent(self, update: FramedUpdate) -> None:

@@ -38,13 +38,13 @@ class SimStream:
         self._other = other
         self._last_s = 0.0
 
-    def send(self, data: bytes) -> bool:
+    def send(self, *parts: bytes | memoryview) -> bool:
         if self.is_closed or self._owner.is_dead:
             return False
         loop = asyncio.get_running_loop()
         delay_s = self._network.delay_s(self._owner.name, self._other.name)
         self._last_s = max(self._last_s + 1e-7, loop.time() + delay_s)
-        loop.call_at(self._last_s, self._arrive, bytes(data))
+        loop.call_at(self._last_s, self._arrive, b"".join(parts))
         return True
 
     def abort(self, _reason: str) -> None:

@@ -36,7 +36,8 @@ class Stream:
         self.held: list[bytes] = []
         self.sent: list[bytes] = []
 
-    def send(self, data: bytes) -> bool:
+    def send(self, *parts: bytes | memoryview) -> bool:
+        data = b"".join(parts)
         if self.is_full:
             return False
         self.held.append(data)

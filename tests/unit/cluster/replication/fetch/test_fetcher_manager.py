@@ -163,7 +163,7 @@ def test_a_push_goes_to_the_fetcher_of_its_node_and_tells_the_clock_of_that(
     manager.add("n2", SimpleNamespace(key=KEY))
     frames = b"x" * 30
     push = Push(PushHead(7, 1, 5_000, updates_of_both_kinds()), memoryview(frames))
-    message = encode_push(push.head, [frames])
+    message = b"".join(encode_push(push.head, [frames]))
     manager.on_stream_message("n2", message)
     manager.on_stream_message("n3", message)  # nothing is fetched from there any more
     assert fetchers_of(manager)["n2"].pushes == [push]

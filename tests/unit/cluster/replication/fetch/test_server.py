@@ -341,8 +341,8 @@ class _Stream:
     def __init__(self) -> None:
         self.sent: list[Push] = []
 
-    def send(self, data: bytes) -> bool:
-        message = decode_message(data)
+    def send(self, *parts: bytes | memoryview) -> bool:
+        message = decode_message(b"".join(parts))
         assert isinstance(message, Push)
         self.sent.append(message)
         return True

@@ -25,7 +25,9 @@ from goq.errors import InvalidFrame
 
 KEY = PartitionKey("t", 1, 0)
 UPDATE = PartitionUpdate(KEY, 3, LogOffsets(5, 2), LogUpdate(0, 0, 3), LogUpdate(0, 0, 2))
-PUSH = encode_push(PushHead(7, 1, 1000, [UPDATE]), [memoryview(b"abc"), memoryview(b"de")])
+PUSH = b"".join(
+    encode_push(PushHead(7, 1, 1000, [UPDATE]), [memoryview(b"abc"), memoryview(b"de")])
+)
 
 
 def test_messages_are_read_as_they_were_written() -> None:
@@ -41,7 +43,7 @@ def test_an_update_may_have_frames_of_one_log_or_of_none() -> None:
         update = PartitionUpdate(KEY, 3, LogOffsets(5, 2), messages, events)
         frames = b"x" * sum(log.frame_bytes for log in (messages, events) if log)
         push = PushHead(7, 1, 1000, [update, UPDATE])
-        sent = encode_push(push, [memoryview(frames), memoryview(b"abcde")])
+        sent = b"".join(encode_push(push, [memoryview(frames), memoryview(b"abcde")]))
         assert decode_message(sent) == Push(push, memoryview(frames + b"abcde"))
 
 

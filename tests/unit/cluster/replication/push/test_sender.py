@@ -69,8 +69,8 @@ class Stream:
         self.sent: list[Push] = []
         self.is_open = True
 
-    def send(self, data: bytes) -> bool:
-        message = decode_message(data)
+    def send(self, *parts: bytes | memoryview) -> bool:
+        message = decode_message(b"".join(parts))
         assert isinstance(message, Push)
         self.sent.append(message)
         return self.is_open
