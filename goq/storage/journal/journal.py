@@ -105,6 +105,8 @@ class NodeJournal:
         self._current: JournalPiece | None = None
         self._free: deque[JournalPiece] = deque()
         self._full: deque[JournalPiece] = deque()  # oldest first
+        self._names: set[str] = set()
+        """The file names of all pieces, also of the one that moves to another place just now."""
         self._is_making_room = False
         self._retry_us = 0
         self._is_short = False
@@ -248,11 +250,7 @@ class NodeJournal:
         self._id, self._number = max(self._clock.wall_us(), self._id + 1), 0
 
     def _header(self, number: int, *, is_free: bool) -> PieceHeader:
-        return PieceHeader(is_free, self._id, number, self._piece_count)
-
-    @property
-    def _piece_count(self) -> int:
-        return len(self._free) + len(self._full) + (self._current is not None)
+        return PieceHeader(is_free, self._id, number, len(self._names))
 
     # Room
 
@@ -266,8 +264,8 @@ class NodeJournal:
         """Free the pieces whose records the segments have, or make another one."""
         try:
             self._free_full()
-            if not self._free and self._piece_count < limits.JOURNAL_PIECES_MAX:
-                self._free.append(self._new_piece())
+            if not self._free and len(self._names) < limits.JOURNAL_PIECES_MAX:
+                self._add_piece()
         except (OSError, StorageFailed) as error:
             self._retry_us = self._clock.uptime_us() + _RETRY_US
             if not self._is_short:  # said once, not with each try
@@ -278,24 +276,42 @@ class NodeJournal:
         finally:
             self._is_making_room = False
 
-    def _new_piece(self) -> JournalPiece:
-        count = self._piece_count
+    def _add_piece(self) -> None:
+        count = len(self._names)
         size_bytes = min(limits.JOURNAL_PIECE_BYTES_MIN << count, limits.JOURNAL_PIECE_BYTES_MAX)
         header = self._header(self._number + 1, is_free=True)
-        taken = {piece.path.name for piece in (*self._free, *self._full, self._current) if piece}
-        name = next(name for n in range(count + 1) if (name := f"{n:04d}{SUFFIX}") not in taken)
-        return JournalPiece.create(self._disk, self._directory / name, size_bytes, header)
+        numbered = (f"{number:04d}{SUFFIX}" for number in range(count + 1))
+        name = next(name for name in numbered if name not in self._names)
+        piece = JournalPiece.create(self._disk, self._directory / name, size_bytes, header)
+        self._names.add(name)
+        self._free.append(piece)
 
     def _free_full(self) -> None:
         while self._full:
             piece = self._full[0]
             for path, mark in piece.marks.items():
                 self._settle(path, mark)
+                if self._is_nearly_full():
+                    self._add_piece()
             piece.free(self._header(self._number + 1, is_free=True))
             self._free.append(self._full.popleft())
         held = self._current.marks if self._current is not None else {}
         with self._redo_lock:
             self._settled = {path: mark for path, mark in self._settled.items() if path in held}
+
+    def _is_nearly_full(self) -> bool:
+        """Return whether the current piece fills up before another one is free.
+
+        A piece with records of a thousand logs takes as many syncs to free. Without room meanwhile
+        each of these logs would sync its own file for each batch.
+        """
+        piece = self._current
+        return (
+            piece is not None
+            and not self._free
+            and 4 * piece.end_position > 3 * piece.size_bytes
+            and len(self._names) < limits.JOURNAL_PIECES_MAX
+        )
 
     def _settle(self, path: str, mark: JournalMark) -> None:
         """Have the segments of a log hold everything up to a record, synced."""
@@ -366,6 +382,7 @@ class NodeJournal:
                     entries.setdefault(entry.path, []).append((mark, entry))
                     marks[entry.path] = mark
             opened = JournalPiece.reopen(self._disk, piece.path, marks)
+            self._names.add(piece.path.name)
             (self._full if marks else self._free).append(opened)
         for path, of_log in entries.items():
             try:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -493,6 +497,55 @@ def test_a_failed_record_does_not_come_back_over_what_was_written_in_its_place()
     disk.put(piece.path, with_record)
     disk.life += 1
     assert read_all(open_log(disk, open_journal(disk))).frames == held
+
+
+class _LateExecutor(InlineExecutor):
+    """A thread that does its work when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], object]] = []
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.waiting.append(partial(work, *args, **kwargs))
+        return Future()
+
+    def run(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+
+def test_the_journal_has_room_while_it_gives_up_the_records_of_many_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_PIECE_BYTES_MIN", 16_000)
+    monkeypatch.setattr(limits, "JOURNAL_PIECE_BYTES_MAX", 16_000)
+    thread, disk = _LateExecutor(), SimulatedDisk()
+    journal = NodeJournal.open(disk, JOURNAL, ROOT, thread, ManualClock(1))
+    busy = open_log(disk, journal)
+    wide = [open_log(disk, journal, ROOT / f"wide/{number}/messages") for number in range(10)]
+    busy.can_journal(busy.begin(0))
+    for log in itertools.cycle(wide):
+        if thread.waiting and journal._full:
+            break
+        thread.run()
+        append(log, [FRAME])
+    segments = {log.active.path for log in wide}
+    synced: list[Path] = []
+
+    def write_meanwhile(operation: str, path: Path) -> None:
+        if operation == "sync":
+            synced.append(path)
+            if path in segments and len(segments) > 5:
+                segments.remove(path)
+                before = len(synced)
+                for _ in range(10):
+                    append(busy, [FRAME])
+                assert {each.parent for each in synced[before:]} == {JOURNAL}
+
+    disk.fault = write_meanwhile
+    thread.run()
+    assert len(segments) == 5
+    assert len(list(disk.names(JOURNAL))) == limits.JOURNAL_PIECES_MAX
 
 
 def test_without_room_in_the_journal_segments_are_synced() -> None:
