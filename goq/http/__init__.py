@@ -8,7 +8,7 @@ allowed_hosts     the names by which requests may call the server
 request_parser    parser from bytes to whole requests; no I/O
 message           ``Request``, ``Response``, ``LiveStream``, ``BriefAnswer``
 timeouts          the two deadlines of a connection, on one lazily armed timer
-loop_watch        watchdog of the event loop: its longest holds by route
+loop_watch        watchdog of the event loop: its longest holds by route, and timed steps
 failure_log       failed requests in the log, each with an id
 response_writer   encoder and writer of whole answers and streams
 unsent_answers    bound of the answers that clients have not taken yet

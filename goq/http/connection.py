@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from ipaddress import ip_address
 from time import perf_counter
-from types import CoroutineType, FrameType
+from types import CoroutineType
 from typing import Any, cast
 
-from goq import limits
 from goq.errors import GoqError, Unavailable
 from goq.http.context import ServerContext
+from goq.http.loop_watch import TimedSteps
 from goq.http.message import (
     BriefAnswer,
     CreateProtocol,
@@ -241,20 +241,20 @@ class Connection(asyncio.Protocol):
             if answer.stream is None:
                 self._writer.write(answer, self._connection_line(request), request)
                 self._finish(request)
-                _note_step(shared, request, started_s)
+                shared.loop_watch.end_step(request, started_s)
                 return
         elif request.is_brief and isinstance(answer, CoroutineType):
             self._answer_briefly(answer, request)
             return
         elif isinstance(answer, DeferredAnswer):
             answer.then(partial(self._answer_later, request))
-            _note_step(shared, request, started_s)
+            shared.loop_watch.end_step(request, started_s)
             if self._eof:
                 self._close_at_eof(request)
             return
         else:
             self._unstarted = answer
-        steps = _Steps(self._serve(answer, request), shared, request)
+        steps = TimedSteps(self._serve(answer, request), shared.loop_watch, request)
         self._task = self._loop.create_task(steps)
         if self._eof and not request.outlives_eof:
             self._cancel()
@@ -271,14 +271,14 @@ class Connection(asyncio.Protocol):
 
     def _answer_briefly(self, answer: Coroutine[Any, Any, Response], request: Request) -> None:
         """Run a handler without a task."""
-        shared, is_first_step = self._shared, True
+        is_first_step = True
 
         def on_answer(response: Response | None, error: BaseException | None) -> None:
             if self._write_answer(request, response, error) and not is_first_step:
                 self._advance()
 
-        note_step = partial(_note_step, shared, request)
-        BriefAnswer(answer, self._loop, on_answer, note_step).step()
+        end_step = partial(self._shared.loop_watch.end_step, request)
+        BriefAnswer(answer, self._loop, on_answer, end_step).step()
         is_first_step = False
         if self._eof:
             self._close_at_eof(request)
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
                 self._loop.call_soon(self._advance)
             else:
                 self._advance()
-        _note_step(self._shared, request, started_s)
+        self._shared.loop_watch.end_step(request, started_s)
 
     def _write_answer(
         self, request: Request, response: Response | None, error: BaseException | None
@@ -469,50 +469,6 @@ class Connection(asyncio.Protocol):
         self._reader.time_out()
         if self._current is None:
             self._advance()
-
-
-class _Steps(Coroutine[Any, Any, None]):
-    """A request's coroutine whose steps are timed for the watchdog of the event loop."""
-
-    __slots__ = ("_coroutine", "_request", "_shared")
-
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, None], shared: ServerContext, request: Request
-    ) -> None:
-        self._coroutine = coroutine
-        self._shared = shared
-        self._request = request
-
-    @property
-    def cr_frame(self) -> FrameType | None:
-        """The frame that the task is in, for the stacks of tasks."""
-        return cast(FrameType | None, getattr(self._coroutine, "cr_frame", None))
-
-    def send(self, value: Any) -> Any:
-        return self._step(self._coroutine.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._step(self._coroutine.throw, *error)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return self._coroutine.__await__()
-
-    def _step(self, go_on: Callable[..., Any], *arguments: Any) -> Any:
-        started_s = perf_counter()
-        try:
-            return go_on(*arguments)
-        finally:
-            _note_step(self._shared, self._request, started_s)
-
-
-def _note_step(shared: ServerContext, request: Request, started_s: float) -> None:
-    held_s = perf_counter() - started_s
-    shared.loop_watch.held_s += held_s
-    if held_s >= limits.HOLD_COUNTED_S:
-        shared.loop_watch.note_step(request, held_s)
 
 
 def _peer_name(transport: asyncio.Transport) -> str:

@@ -16,8 +16,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from collections.abc import Callable, Coroutine, Generator
 from time import perf_counter, thread_time
-from typing import Final, NamedTuple
+from types import FrameType
+from typing import Any, Final, NamedTuple, cast
 
 from goq import limits
 from goq.clock import beat_delay_s
@@ -58,13 +60,11 @@ class _Armed(NamedTuple):
 
 
 class LoopWatch:
-    """Times the holds of one event loop.
-
-    ``held_s`` is the sum of all steps that were timed; who times a step adds to it.
-    """
+    """Times the holds of one event loop."""
 
     def __init__(self) -> None:
         self.held_s = 0.0
+        """The sum of all steps that were timed."""
         self.holds = {cause: Histogram() for cause in (REQUEST, JOURNAL, GARBAGE, OTHER)}
         """The holds of ``limits.HOLD_COUNTED_S`` and more, by cause."""
         self._garbage_since_s = 0.0
@@ -86,8 +86,14 @@ class LoopWatch:
             self._timer = None
             gc.callbacks.remove(self._on_garbage)
 
-    def note_step(self, request: Request, seconds: float) -> None:
-        """Record a step of a request that took ``limits.HOLD_COUNTED_S`` or longer."""
+    def end_step(self, request: Request, started_s: float) -> None:
+        """Record a step of a request, which began at a time of ``perf_counter``."""
+        held_s = perf_counter() - started_s
+        self.held_s += held_s
+        if held_s >= limits.HOLD_COUNTED_S:
+            self._note_step(request, held_s)
+
+    def _note_step(self, request: Request, seconds: float) -> None:
         self.holds[REQUEST].observe(seconds)
         if seconds < limits.HOLD_NOTED_S:
             return
@@ -155,3 +161,43 @@ class LoopWatch:
         cpu_s = thread_time() - armed.cpu_s
         is_idle = cpu_s < _REST_CPU_SHARE * passed_s
         self._arm(loop, is_at_rest=is_idle and late_s < limits.HOLD_LOGGED_S)
+
+
+class TimedSteps(Coroutine[Any, Any, None]):
+    """The coroutine of a request, with each of its steps timed."""
+
+    __slots__ = ("_coroutine", "_request", "_watch")
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], watch: LoopWatch, request: Request
+    ) -> None:
+        self._coroutine = coroutine
+        self._watch = watch
+        self._request = request
+
+    @property
+    def cr_frame(self) -> FrameType | None:
+        """The frame that the task is in, for the stacks of tasks."""
+        return cast(FrameType | None, getattr(self._coroutine, "cr_frame", None))
+
+    def send(self, value: Any) -> Any:
+        """Run one step."""
+        return self._step(self._coroutine.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        """Run one step, which begins with an error."""
+        return self._step(self._coroutine.throw, *error)
+
+    def close(self) -> None:
+        """End the coroutine where it waits."""
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._coroutine.__await__()
+
+    def _step(self, go_on: Callable[..., Any], *arguments: Any) -> Any:
+        started_s = perf_counter()
+        try:
+            return go_on(*arguments)
+        finally:
+            self._watch.end_step(self._request, started_s)

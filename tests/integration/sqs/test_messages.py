@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from goq import clock
-from goq.http import connection
+from goq.http.loop_watch import LoopWatch
 from tests.support.client.sqs_client import sqs_client
 from tests.support.node.running_node import RunningNode, running_node
 
@@ -55,7 +55,7 @@ def test_large_messages_are_decoded_and_encoded_one_by_one(
     steps: list[str] = []
     monkeypatch.setattr(clock, "SLICE_S", 0.0)
     monkeypatch.setattr(
-        connection, "_note_step", lambda _shared, request, _began_s: steps.append(request.route)
+        LoopWatch, "end_step", lambda _watch, request, _started_s: steps.append(request.route)
     )
     if is_form:
         form = {"Action": "ReceiveMessage", "QueueUrl": queue, "MaxNumberOfMessages": "10"}

@@ -70,10 +70,10 @@ def test_the_longest_hold_of_a_route_is_kept_for_a_while_and_then_forgotten(cloc
 def test_a_request_is_named_by_its_method_and_declared_path(clock: _Clock) -> None:
     watch = LoopWatch()
     request = Request("POST", "/v1/topics/a/messages")
-    watch.note_step(request, 0.02)
+    watch.end_step(request, clock.now_s - 1 / 32)
     request.route = PUBLISH.route
-    watch.note_step(request, 0.01)
-    assert watch.longest() == {Holder("", "(none)"): 0.02, PUBLISH: 0.01}
+    watch.end_step(request, clock.now_s - 1 / 64)
+    assert watch.longest() == {Holder("", "(none)"): 1 / 32, PUBLISH: 1 / 64}
 
 
 def test_a_long_hold_is_logged_once_in_a_while_with_how_many_were_left_out(

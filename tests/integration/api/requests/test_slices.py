@@ -28,7 +28,7 @@ from goq.broker.runtime.disposal import Container, dispose
 from goq.broker.topic import settler
 from goq.clock import TimeSlice
 from goq.delivery.events.event import AnyEvent, Matured
-from goq.http import connection
+from goq.http.loop_watch import LoopWatch
 from goq.http.message import Request
 from tests.support.api.calls import publish, receive, settle
 from tests.support.eventually import eventually
@@ -233,11 +233,11 @@ def counted_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Count the steps of requests by their route, each slice ending at once."""
     found: list[str] = []
 
-    def note(_shared: object, request: Request, _started_s: float) -> None:
+    def note(_watch: LoopWatch, request: Request, _started_s: float) -> None:
         found.append(request.route)
 
     with monkeypatch.context() as patched:
-        patched.setattr(connection, "_note_step", note)
+        patched.setattr(LoopWatch, "end_step", note)
         patched.setattr(clock, "SLICE_S", 0.0)
         patched.setattr(limits, "SELECTION_STEPS_MAX", CHUNK)
         patched.setattr(settler, "_SETTLED_AT_ONCE", CHUNK)
