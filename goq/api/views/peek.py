@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from goq import limits
 from goq.api.codec.messages import JsonMessages, messages_json, put_current_lane
@@ -148,31 +148,47 @@ class Peek:
         if dead is None:
             return page.answer(is_last=True)
         first, behind = position_of(after, dead.name)
-        name = group.encode()
-        origin_topic = place.origin if place.is_shared else None
+        marker = (DEAD_GROUP_HEADER, group.encode())
+
+        def is_own(headers: Sequence[Header]) -> bool:
+            if marker not in headers:
+                return False
+            return not place.is_shared or _died_in(headers) == place.origin
+
         for partition in dead.partitions:
-            if partition.identity.number < first:
-                continue
             number = partition.identity.number
-            start = behind + 1 if number == first else 0
-            start = max(start, partition.start_offset)
-            async for views, begin, end in _batches(partition, start, partition.end_offset, page):
-                for offset in range(begin, end):
-                    if page.is_full:
-                        return page.answer(is_last=False)
-                    headers = _copy_headers(views, offset)
-                    is_own = (DEAD_GROUP_HEADER, name) in headers and (
-                        origin_topic is None or _died_in(headers) == origin_topic
-                    )
-                    if is_own and not partition.marks.is_cancelled(offset):
-                        for out in messages_json(dead, number, views, offset, offset + 1):
-                            out.state = str(MessageState.DEAD)
-                            if not await page.found.add(out):
-                                return page.answer(is_last=False)
-                    page.passed(dead, number, offset)
-                    if page.time_slice.is_over:
-                        await page.time_slice.next()
+            if number < first:
+                continue
+            start = max(behind + 1 if number == first else 0, partition.start_offset)
+            if not await self._add_letters(page, dead, partition, start, is_own):
+                return page.answer(is_last=False)
         return page.answer(is_last=True)
+
+    async def _add_letters(
+        self,
+        page: Page,
+        dead: Topic,
+        partition: Partition,
+        start: int,
+        is_own: Callable[[Sequence[Header]], bool],
+    ) -> bool:
+        """Add the letters of one group from an offset on; return whether all were scanned."""
+        number = partition.identity.number
+        async for views, first, last in _batches(partition, start, partition.end_offset, page):
+            for offset in range(first, last):
+                if page.is_full:
+                    return False
+                is_kept = not partition.marks.is_cancelled(offset)
+                is_wanted = is_kept and is_own(_copy_headers(views, offset))
+                letters = messages_json(dead, number, views, offset, offset + 1)
+                for out in letters if is_wanted else ():
+                    out.state = str(MessageState.DEAD)
+                    if not await page.found.add(out):
+                        return False
+                page.passed(dead, number, offset)
+                if page.time_slice.is_over:
+                    await page.time_slice.next()
+        return True
 
 
 async def _batches(
