@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from goq.delivery.events.event import Named, SnapshotProducers
+from goq.delivery.events.event import AnyEvent, Named, SnapshotProducers
 from goq.delivery.events.frame_codec import StoredEvent, decode_event_frame, messages_end_of
 from goq.delivery.partition_state import PartitionState
 from goq.errors import InvalidFrame
@@ -113,10 +113,13 @@ def _names(
     for frame in find_frames(events, segment, msgspec.msgpack.encode(producer_id)):
         with suppress(InvalidFrame):
             for stored in decode_event_frame(frame.view):
-                if isinstance(stored.event, Named):
-                    if stored.event.producer_id == producer_id:
-                        yield stored, stored.event.client_id
-                elif isinstance(stored.event, SnapshotProducers):
-                    for known, name in stored.event.names:
-                        if known == producer_id:
-                            yield stored, name
+                for name in _names_in(stored.event, producer_id):
+                    yield stored, name
+
+
+def _names_in(event: AnyEvent, producer_id: int) -> Iterator[str]:
+    if isinstance(event, Named):
+        if event.producer_id == producer_id:
+            yield event.client_id
+    elif isinstance(event, SnapshotProducers):
+        yield from (name for known, name in event.names if known == producer_id)
