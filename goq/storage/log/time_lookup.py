@@ -70,15 +70,22 @@ def read_backward(
         for number in reversed(range(intervals.number)):
             if intervals.offsets[number] >= end_offset:
                 continue
-            interval = _Interval(intervals, number)
-            heads = interval.heads(reader.disk) if accepts is not None else None
-            if heads is None or any(accepts(head.body) for head in heads if accepts):
-                for place in reversed(list(interval.frames(reader.disk))):
-                    view = place.view
-                    if view.header.end_offset <= end_offset and (
-                        accepts is None or accepts(view.body)
-                    ):
-                        yield place
+            for place in _accepted(_Interval(intervals, number), reader.disk, accepts):
+                if place.view.header.end_offset <= end_offset:
+                    yield place
+
+
+def _accepted(
+    interval: _Interval, disk: Disk, accepts: Callable[[memoryview], bool] | None
+) -> Iterator[ScannedFrame]:
+    """Yield the sound frames of an interval that are accepted, last first."""
+    if accepts is None:
+        yield from reversed(list(interval.frames(disk)))
+        return
+    heads = interval.heads(disk)
+    if heads is None or any(accepts(head.body) for head in heads):
+        places = list(interval.frames(disk))
+        yield from (place for place in reversed(places) if accepts(place.view.body))
 
 
 def find_frames(reader: LogReader, segment: Segment, text: bytes) -> Iterator[ScannedFrame]:
