@@ -167,16 +167,7 @@ class ScheduleRunner:
         try:
             async with self._room:
                 for due_ms in await asyncio.to_thread(record.timetable.due, after_ms, now_ms):
-                    problem = ""
-                    try:
-                        await self._publish(record, due_ms)
-                    except GoqError as error:
-                        if error.retryable:
-                            raise
-                        problem = error.detail[: limits.SCHEDULE_PROBLEM_CHARS_MAX]
-                        if problem != record.problem:
-                            _log.warning("schedule %s published nothing: %s", name, error.detail)
-                    self._unrecorded[name] = ScheduleRun(due_ms, problem)
+                    self._unrecorded[name] = await self._publish_one(record, due_ms)
             self._retries_ms.pop(name, None)
         except GoqError as error:
             asked_ms = min(error.retry_after_ms or 0, limits.SCHEDULE_AHEAD_MS_MAX)
@@ -186,3 +177,16 @@ class ScheduleRunner:
         except Exception:  # nothing awaits this task
             self._retries_ms[name] = self._now_ms() + limits.SCHEDULE_CHECK_MS
             _log.exception("schedule %s waits", name)
+
+    async def _publish_one(self, record: ScheduleRecord, due_ms: int) -> ScheduleRun:
+        """Publish what was due at one time. A refusal for good counts as a run with a problem."""
+        try:
+            await self._publish(record, due_ms)
+        except GoqError as error:
+            if error.retryable:
+                raise
+            problem = error.detail[: limits.SCHEDULE_PROBLEM_CHARS_MAX]
+            if problem != record.problem:
+                _log.warning("schedule %s published nothing: %s", record.name, error.detail)
+            return ScheduleRun(due_ms, problem)
+        return ScheduleRun(due_ms, "")
