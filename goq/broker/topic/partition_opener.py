@@ -87,18 +87,7 @@ class PartitionOpener:
             for first in range(partitions.count, count, _OPENED_AT_ONCE):
                 numbers = range(first, min(first + _OPENED_AT_ONCE, count))
                 found = await self._load_some(numbers, manifest)
-                failed: BaseException | None = None
-                for number, loaded in zip(numbers, found, strict=True):
-                    if not isinstance(loaded, BaseException):
-                        if failed is None:
-                            added.append(self._build(number, loaded))
-                        else:  # partitions are numbered without a gap
-                            release_logs(loaded)
-                    elif skip_failed and isinstance(loaded, Exception):
-                        self._put_offline(number, loaded)
-                        self.reopen_later(number)
-                    else:
-                        failed = failed or loaded
+                failed = self._build_some(numbers, found, added, skip_failed=skip_failed)
                 if failed is not None:
                     raise failed
                 if not is_served:
@@ -107,6 +96,29 @@ class PartitionOpener:
         finally:
             partitions.put(*added)
             self._on_added()
+
+    def _build_some(
+        self,
+        numbers: Sequence[int],
+        found: Sequence[LoadedPartition | BaseException],
+        added: list[Partition],
+        *,
+        skip_failed: bool,
+    ) -> BaseException | None:
+        """Add what was loaded, up to the first failure that is not skipped; return that."""
+        failed: BaseException | None = None
+        for number, loaded in zip(numbers, found, strict=True):
+            if not isinstance(loaded, BaseException):
+                if failed is None:
+                    added.append(self._build(number, loaded))
+                else:  # partitions are numbered without a gap
+                    release_logs(loaded)
+            elif skip_failed and isinstance(loaded, Exception):
+                self._put_offline(number, loaded)
+                self.reopen_later(number)
+            else:
+                failed = failed or loaded
+        return failed
 
     async def _load_some(
         self, numbers: Sequence[int], manifest: TopicManifest
