@@ -17,7 +17,7 @@ from goq import limits
 from goq.access.admin_token import read_admin_token, write_admin_token
 from goq.access.token_table import TokenTable
 from goq.api.app import App
-from goq.api.errors import problem_response
+from goq.api.codec.problem import problem_response
 from goq.api.metrics.request_spans import RequestSpans
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore

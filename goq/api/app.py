@@ -24,7 +24,8 @@ from goq.access.token_table import TokenTable
 from goq.api.access_control import AccessControl
 from goq.api.gateway.audit_trail import AuditTrail
 from goq.api.metrics.sources import MetricSources
-from goq.api.router import RequestStats, Route, Router
+from goq.api.route import Route
+from goq.api.router import RequestStats, Router
 from goq.api.routes.audit import AuditRoutes
 from goq.api.routes.backups import BackupRoutes
 from goq.api.routes.cluster import ClusterRoutes

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from goq import __version__
-from goq.api.errors import Problem
-from goq.api.router import FRAMES, JSON, NDJSON, Route
+from goq.api.codec.problem import Problem
+from goq.api.route import FRAMES, JSON, NDJSON, Route
 from goq.api.schemas.members import GroupMemberOut
 from goq.api.schemas.messages import HeaderIn
 from goq.api.schemas.topics import PartitionOut

@@ -1,4 +1,4 @@
-"""Codec of the API: request bodies in, answers out, as JSON or as frames.
+"""Codec of the API: request bodies in, answers and errors out, as JSON or as frames.
 
 request          JSON bodies, headers and query parameters of any request, checked
 negotiation      whether an answer is JSON, frames or lines, by the header Accept
@@ -10,4 +10,5 @@ messages         messages of an answer as JSON, and the JSON of any answer
 frames           an answer as frames, with what is leased of each
 long_value       the JSON text of a long value, in parts
 leased           the leases of a receive answer, read back from its bytes
+problem          errors as RFC 9457 problem responses
 """

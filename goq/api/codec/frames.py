@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from goq import limits
-from goq.api.router import FRAMES
+from goq.api.route import FRAMES
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.topic import Topic
 from goq.clock import TimeSlice

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from goq.api.router import FRAMES, JSON
+from goq.api.route import FRAMES, JSON
 from goq.http.message import BytesLike, Response
 from goq.model import Receipt
 

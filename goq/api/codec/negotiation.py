@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from goq.api.router import FRAMES, JSON, NDJSON
+from goq.api.route import FRAMES, JSON, NDJSON
 from goq.http.message import Request
 
 _NAMED: Final = (FRAMES, NDJSON)  # of equal quality the first counts, before JSON

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from goq.api.codec.messages import encode_json
-from goq.api.router import JSON
+from goq.api.route import JSON
 from goq.api.schemas.messages import PublishedOut, PublishOut
 from goq.broker.log.pending_appends import Appended
 from goq.broker.topic.publisher import PublishedFrame

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from goq import limits
-from goq.api.router import JSON
+from goq.api.route import JSON
 from goq.errors import InvalidInput, TooLarge, UnsupportedMedia
 from goq.http.message import Request
 from goq.model import Receipt, check_client_id

@@ -28,9 +28,10 @@ from goq.access.audit_record import (
     shortened,
 )
 from goq.access.rule import NOBODY, Principal, Verb
-from goq.api.errors import Problem, problem_of, problem_response
+from goq.api.codec.problem import Problem, problem_of, problem_response
 from goq.api.needs import ServerVerb
-from goq.api.router import Route, Router
+from goq.api.route import Route
+from goq.api.router import Router
 from goq.broker.topic.audit_log import AuditLog
 from goq.clock import Clock
 from goq.errors import GoqError, NodeFull, StorageFull, Unavailable

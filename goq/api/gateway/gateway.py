@@ -13,9 +13,9 @@ from functools import partial
 from goq import limits
 from goq.api.codec.leased import ReleaseLeases, read_leased
 from goq.api.codec.messages import json_response
+from goq.api.codec.problem import problem_response
 from goq.api.codec.receive_request import asks_for_stream
 from goq.api.codec.request import json_body
-from goq.api.errors import problem_response
 from goq.api.gateway.coverage import HeldPartitions, LocalAnswers, partition_moving
 from goq.api.gateway.fanout import (
     Fanout,
@@ -32,7 +32,8 @@ from goq.api.gateway.receive import ReceiveGateway
 from goq.api.gateway.sequential import ask_in_sequence
 from goq.api.gateway.settle import settle
 from goq.api.gateway.streams import StreamGateway
-from goq.api.router import Route, Router
+from goq.api.route import Route
+from goq.api.router import Router
 from goq.api.routing_policy import (
     CustomRouting,
     LocalThenMerged,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final, Protocol
 
-from goq.api.errors import problem_response
+from goq.api.codec.problem import problem_response
 from goq.api.gateway.fanout import error_code
 from goq.errors import GoqError
 from goq.http.message import Handler, Request, Response

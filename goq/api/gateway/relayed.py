@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from goq.api.errors import problem_response
+from goq.api.codec.problem import problem_response
 from goq.cluster.forwarding.relay import RELAY, RelayServer
 from goq.cluster.rpc.server import RpcServer
 from goq.errors import GoqError

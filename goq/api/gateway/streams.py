@@ -10,7 +10,7 @@ from goq.api.codec.receive_request import granted, stream_credit
 from goq.api.codec.request import json_body
 from goq.api.gateway.fanout import Fanout
 from goq.api.gateway.merged_stream import MergedStream
-from goq.api.router import FRAMES, NDJSON
+from goq.api.route import FRAMES, NDJSON
 from goq.api.routing_policy import STREAM_ID, UNBUFFERED
 from goq.api.schemas.groups import Receive, StreamGrant
 from goq.errors import InvalidInput

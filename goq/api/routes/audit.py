@@ -14,7 +14,7 @@ from goq.access.audit_record import AuditRecord, decode_record
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import query_int, time_us
 from goq.api.needs import READ_AUDIT
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader
 from goq.api.schemas.audit import AuditOut, AuditRecordOut
 from goq.api.values import TIME, integer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import json_body
 from goq.api.needs import OPERATE
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.api.schemas.backups import BackupBegunOut, BackupOrder, BackupOut, BackupStatusOut
 from goq.backup.backup import BackupResult
 from goq.backup.node_backups import NodeBackups

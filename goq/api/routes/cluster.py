@@ -9,7 +9,7 @@ from goq import limits
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import duration_ms, json_body, number_of
 from goq.api.needs import OPERATE, TOKEN, principal_of
-from goq.api.router import Parameter, Route, RouteHandler
+from goq.api.route import Parameter, Route, RouteHandler
 from goq.api.routing_policy import CustomRouting
 from goq.api.schemas.cluster import (
     ClusterOut,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from goq.api.needs import OPEN
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.console.assets import Asset, Assets
 from goq.errors import RouteNotFound
 from goq.http.message import Request, Response

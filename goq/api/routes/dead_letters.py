@@ -21,7 +21,7 @@ from goq.api.needs import (
     dead_letters_of_path,
     principal_of,
 )
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routing_policy import Sequential, ToAllLeaders
 from goq.api.schemas.dead_letters import (
     DeadLetterOut,

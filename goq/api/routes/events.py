@@ -15,7 +15,7 @@ from goq.api.codec.messages import encode_json, json_response
 from goq.api.codec.negotiation import wants_frames
 from goq.api.codec.request import query_flag, query_int
 from goq.api.needs import READ
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.values import FLAG, integer
 from goq.broker.broker import Broker

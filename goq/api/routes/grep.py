@@ -8,7 +8,7 @@ from goq import limits
 from goq.api.codec.messages import JsonMessages, messages_json
 from goq.api.codec.request import query_flag, query_int
 from goq.api.needs import READ
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routes.search import range_parameters, searched_times
 from goq.api.routing_policy import Document, MergeContext, ToAllLeaders
 from goq.api.schemas.messages import FoundMessagesOut

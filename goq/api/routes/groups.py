@@ -32,7 +32,7 @@ from goq.api.needs import (
     group_of_path,
     principal_of,
 )
-from goq.api.router import Parameter, Route, RouteHandler
+from goq.api.route import Parameter, Route, RouteHandler
 from goq.api.routes.receive import known_group
 from goq.api.routing_policy import (
     DONE,

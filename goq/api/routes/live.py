@@ -12,7 +12,7 @@ from goq import limits
 from goq.access.rule import Principal
 from goq.api.codec.request import duration_ms, query_int
 from goq.api.needs import TOKEN, principal_of
-from goq.api.router import NDJSON, Parameter, Route
+from goq.api.route import NDJSON, Parameter, Route
 from goq.api.routes.cluster import ClusterInfo
 from goq.api.routing_policy import UNBUFFERED, CustomRouting
 from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut

@@ -11,7 +11,7 @@ from goq.api.codec.messages import encode_list, json_response
 from goq.api.codec.receive_request import parse_session_id
 from goq.api.codec.request import duration_ms, json_body
 from goq.api.needs import CONSUME, DESCRIBE_GROUP
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.api.routing_policy import CustomRouting, ToAllLeaders
 from goq.api.schemas.members import (
     AssignmentMoveOut,

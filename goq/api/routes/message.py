@@ -10,7 +10,7 @@ from goq.api.codec.long_value import encode_long_value, message_parts
 from goq.api.codec.messages import is_compacted_away, messages_json, put_current_lane
 from goq.api.codec.request import json_body, time_us
 from goq.api.needs import MANAGE_MESSAGE, READ_MESSAGE
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import GroupStateOut, MessageChange, MessageOut, StatusOut
 from goq.api.views.log_read import read_log

@@ -29,7 +29,7 @@ from goq.api.codec.request import (
     time_us,
 )
 from goq.api.needs import PUBLISH, READ
-from goq.api.router import FRAMES, Parameter, Route
+from goq.api.route import FRAMES, Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_query
 from goq.api.schemas.messages import MessagesOut, Publish, PublishedOut, PublishOut
 from goq.api.values import DURATION, FLAG, SIZE, TIME, integer, one_of, some_of

@@ -16,7 +16,7 @@ from goq.api.codec.messages import encode_json, json_response
 from goq.api.metrics.sources import CONTENT_TYPE, MetricSources
 from goq.api.needs import OPEN, TOKEN, Needs, principal_of
 from goq.api.openapi import docs_page, openapi
-from goq.api.router import JSON, Route, RouteHandler
+from goq.api.route import JSON, Route, RouteHandler
 from goq.api.views.health import ProblemOut, offline_and_damaged, problems_of, troubled_topics
 from goq.broker.broker import Broker
 from goq.cluster.rpc.server import CALL_PREFIX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from goq.api.codec.messages import json_response
 from goq.api.needs import PUBLISH
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import ProducerOut, ProducerPartitionOut
 from goq.api.values import PRODUCER_ID_MAX

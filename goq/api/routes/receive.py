@@ -34,7 +34,7 @@ from goq.api.codec.request import (
     query_int,
 )
 from goq.api.needs import CONSUME
-from goq.api.router import FRAMES, JSON, Parameter, Route
+from goq.api.route import FRAMES, JSON, Parameter, Route
 from goq.api.routes.stream import StreamRoutes
 from goq.api.routing_policy import (
     BYTES_MAX,

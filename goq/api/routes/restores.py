@@ -6,7 +6,7 @@ from goq.access.rule import Verb
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import flatten_settings, json_body
 from goq.api.needs import OPERATE, check_dead_letter_target, check_ends, principal_of
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.api.schemas.restores import RestoreBegunOut, RestoreOrderIn, RestoreOut, RestoreStatusOut
 from goq.backup.node_restores import NodeRestores, RestoredTopic, TopicRestoreOrder
 from goq.broker.runtime.single_job import JobOutcome

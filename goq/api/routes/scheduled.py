@@ -10,7 +10,7 @@ from goq import limits
 from goq.api.codec.messages import JsonMessages, messages_json, put_current_lane
 from goq.api.codec.request import query_int, time_us
 from goq.api.needs import READ
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routing_policy import ToAllLeaders
 from goq.api.schemas.messages import MessageOut, ScheduledOut
 from goq.api.values import TIME, integer

@@ -13,7 +13,7 @@ from goq.api.codec.messages import json_response, list_response
 from goq.api.codec.publish_request import time_to_live_ms
 from goq.api.codec.request import json_body
 from goq.api.needs import TOKEN, End, TopicVerbs, principal_of
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.api.routing_policy import CustomRouting
 from goq.api.schemas.schedules import NewSchedule, PeriodicMessage, ScheduleOut, SchedulesOut
 from goq.broker.broker import Broker

@@ -13,7 +13,7 @@ from goq.access.rule import Principal
 from goq.api.codec.messages import json_response
 from goq.api.codec.request import query_int, time_us
 from goq.api.needs import READ, principal_of
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routing_policy import Document, MergeContext, ToAllLeaders
 from goq.api.schemas.trace import TraceOut
 from goq.api.values import TIME, integer

@@ -13,7 +13,7 @@ from goq.api.codec.messages import delivery_json, json_response
 from goq.api.codec.receive_request import granted
 from goq.api.codec.request import json_body
 from goq.api.needs import CONSUME
-from goq.api.router import FRAMES, NDJSON, Route
+from goq.api.route import FRAMES, NDJSON, Route
 from goq.api.routing_policy import ALIVE, STREAM_ID, UNBUFFERED, CustomRouting
 from goq.api.schemas.groups import StreamGrant, StreamOut
 from goq.broker.broker import Broker

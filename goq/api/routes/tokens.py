@@ -18,7 +18,7 @@ from goq.access.token_record import DAY_MS, TokenRecord
 from goq.api.codec.messages import json_response, list_response
 from goq.api.codec.request import json_body
 from goq.api.needs import ADMINISTER, TOKEN, principal_of
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.api.routing_policy import CustomRouting
 from goq.api.schemas.tokens import (
     CreatedTokenOut,

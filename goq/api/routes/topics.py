@@ -30,7 +30,7 @@ from goq.api.needs import (
     check_dead_letter_target,
     principal_of,
 )
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routing_policy import CustomRouting, Document, LocalThenMerged, ToAllLeaders
 from goq.api.schemas.topics import (
     ArchivedOut,

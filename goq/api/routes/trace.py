@@ -11,7 +11,7 @@ from goq.access.rule import Principal, Verb
 from goq.api.codec.messages import encode_list, json_response, put_message
 from goq.api.codec.request import duration_ms, query_int
 from goq.api.needs import READ_MESSAGE, principal_of
-from goq.api.router import Parameter, Route
+from goq.api.route import Parameter, Route
 from goq.api.routing_policy import ToPartitionLeader, partition_of_message
 from goq.api.schemas.messages import MessageOut
 from goq.api.schemas.trace import StepOut, TracedMessageOut, TraceGapOut, TraceOut

@@ -13,7 +13,7 @@ import msgspec
 
 from goq.access.rule import Principal
 from goq.access.token_table import TokenTable
-from goq.api.errors import Problem
+from goq.api.codec.problem import Problem
 from goq.errors import BY_CODE, GoqError, NotAllowed, NotAuthenticated
 from goq.http.message import Handler, Request, Response
 from goq.schedules.schedule_record import ScheduleRecord

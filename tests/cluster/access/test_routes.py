@@ -13,7 +13,7 @@ from contextlib import closing
 import pytest
 
 from goq.access.rule import Verb
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.cluster.rpc.server import CALL_PREFIX
 from tests.support.api.route_walk import (
     OPEN,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from goq.api.router import FRAMES
+from goq.api.route import FRAMES
 from goq.client import Client
 from goq.frame.encoder import Columns, ProducerMark, encode_frame
 from tests.support.cluster.running_cluster import NAMES, RunningCluster

@@ -14,7 +14,7 @@ import pytest
 
 from goq import limits
 from goq.api.codec.leased import read_frames, read_leased
-from goq.api.router import FRAMES, JSON
+from goq.api.route import FRAMES, JSON
 from goq.cluster.forwarding.http_proxy import HttpProxy
 from goq.http.message import Request, Response
 from tests.support.cluster.running_cluster import RunningCluster, running_cluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from goq.api.codec.leased import read_frames
-from goq.api.router import FRAMES
+from goq.api.route import FRAMES
 from tests.support.cluster.running_cluster import RunningCluster, running_cluster
 from tests.support.cluster.stream_reader import (
     group_path,

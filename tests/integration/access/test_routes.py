@@ -12,7 +12,7 @@ import pytest
 
 from goq.access.rule import Verb
 from goq.api.needs import SeesTopic, TopicVerbs
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.http.message import Response
 from tests.support.api.route_walk import (
     GROUP,

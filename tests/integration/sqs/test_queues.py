@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from goq.api.errors import problem_response
+from goq.api.codec.problem import problem_response
 from goq.errors import Conflict
 from goq.http.message import Response
 from goq.sqs.node_calls import NodeCalls, SqsCall

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 
 from goq.access.rule import Verb
 from goq.api.needs import READ_AUDIT, SeesTopic, ServerVerb, TopicVerbs
-from goq.api.router import Route, RouteHandler
+from goq.api.route import Route, RouteHandler
 from goq.http.message import Request, Response
 
 TOPIC, GROUP = "orders", "billing"

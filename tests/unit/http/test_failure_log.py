@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from goq.api.errors import problem_response
+from goq.api.codec.problem import problem_response
 from goq.errors import GoqError, StorageFull, TooManyRequests, TopicNotFound
 from goq.http.failure_log import REQUEST_ID, FailureLog
 from goq.http.message import Request, Response

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from goq.api.router import Route
+from goq.api.route import Route
 from tests.support.node.running_node import RunningNode
 
 SETTINGS = settings(

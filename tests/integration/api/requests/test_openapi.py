@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from goq.api.openapi import error_codes
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.errors import BY_CODE
 from tests.support.api.calls import publish, receive
 from tests.support.eventually import eventually

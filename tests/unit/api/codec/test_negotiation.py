@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from goq.api.codec.negotiation import preferred
-from goq.api.router import FRAMES, JSON, NDJSON
+from goq.api.route import FRAMES, JSON, NDJSON
 
 
 @pytest.mark.parametrize(

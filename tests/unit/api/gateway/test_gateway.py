@@ -11,7 +11,7 @@ import pytest
 
 from goq.api.gateway.gateway import Gateway
 from goq.api.needs import Nothing
-from goq.api.router import Route
+from goq.api.route import Route
 from goq.api.routing_policy import (
     CustomRouting,
     LocalThenMerged,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from goq.api.errors import problem_response
+from goq.api.codec.problem import problem_response
 from goq.api.gateway.miss_retry import with_miss_retry
 from goq.errors import (
     GoqError,
