@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from goq.client.messages import FailedReceipt, Settled
 from goq.errors import GoqError, InvalidInput, LeaseLost, TopicNotFound, Unavailable
 from goq.model import Message, MessageId, Receipt
 from tests.support.client.fake_node import FakeGroup, FakeNode
+from tests.support.client.loop_clock import move_ahead
 
 
 def fill(node: FakeNode, client: Client, count: int, partitions: int = 1) -> FakeGroup:
@@ -272,25 +272,27 @@ def test_auto_extend_renews_what_is_not_settled(node: FakeNode, client: Client) 
 
 
 def test_a_message_that_waited_is_extended_before_it_is_yielded(
-    node: FakeNode, client: Client
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = fill(node, client, 3)
     loop = client.consume("orders", group="workers", visibility="10s")
     next(loop).ack()
-    time.sleep(0.6)  # over 5 % of the lease
+    move_ahead(monkeypatch, 0.6)  # over 5 % of the lease
     next(loop)
     extended = [body for verb, body in group.calls if verb == "extend"]
     assert [Receipt.parse(text)[2:4] for text in extended[0]["receipts"]] == [(1, 3)]
     loop.close()
 
 
-def test_a_message_whose_lease_is_lost_is_not_yielded(node: FakeNode, client: Client) -> None:
+def test_a_message_whose_lease_is_lost_is_not_yielded(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group = fill(node, client, 3)
     loop = client.consume("orders", group="workers", visibility="10s")
     next(loop).ack()
     with node.changed:
         del group.leased[0, 1]
-    time.sleep(0.6)  # over 5 % of the lease
+    move_ahead(monkeypatch, 0.6)  # over 5 % of the lease
     assert next(loop).offset == 2
     loop.close()
 

@@ -12,6 +12,7 @@ import pytest
 
 from goq.client import AsyncClient, Client
 from tests.support.api.calls import group_of
+from tests.support.client.loop_clock import move_ahead
 from tests.support.eventually import eventually
 from tests.support.node.running_node import RunningNode, running_node
 
@@ -154,7 +155,7 @@ def test_what_a_loop_leaves_behind_has_lost_no_attempt(node: RunningNode) -> Non
 
 
 def test_messages_whose_lease_others_have_meanwhile_are_not_yielded(
-    node: RunningNode, caplog: pytest.LogCaptureFixture
+    node: RunningNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(node, "lost", 4, "10s")
     with Client(node.url) as client, Client(node.url) as other:
@@ -162,7 +163,7 @@ def test_messages_whose_lease_others_have_meanwhile_are_not_yielded(
             next(loop).ack()
             client.reset_group("lost", "g", to="1")
             others = other.receive("lost", "g", max_messages=10, wait="20s", visibility="1h")
-            time.sleep(0.6)  # over 5 % of the lease: it is extended before a message is yielded
+            move_ahead(monkeypatch, 0.6)  # over 5 % of the lease: it is extended before a yield
             with caplog.at_level("INFO", "goq.client"):
                 assert [message.offset for message in loop] == []
         assert [message.offset for message in others] == [1, 2, 3]
