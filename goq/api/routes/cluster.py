@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from goq import limits
 from goq.api.codec.messages import json_response
@@ -25,8 +24,7 @@ from goq.api.schemas.cluster import (
     ReplicaEndOut,
 )
 from goq.api.values import DURATION, FLAG, integer
-from goq.api.views.cluster import Reports, cluster_out
-from goq.cluster.metadata.state import MetadataState
+from goq.api.views.cluster import ClusterInfo, cluster_out
 from goq.errors import Conflict, InvalidInput
 from goq.http.message import Request, Response
 from goq.model import check_name
@@ -35,55 +33,6 @@ if TYPE_CHECKING:
     from goq.cluster.admin.operations import ClusterOperations
 
 _CLUSTER = "/v1/cluster"
-
-
-class ClusterInfo(Protocol):
-    """The cluster as a node knows it; a standalone node is a cluster of one."""
-
-    node: str
-    is_cluster: bool
-
-    @property
-    def operations(self) -> ClusterOperations | None:
-        """The operations on the cluster, None on a standalone node."""
-
-    @property
-    def state(self) -> MetadataState:
-        """The cluster metadata."""
-
-    @property
-    def controller(self) -> str | None:
-        """The node that runs the controller, if that is known."""
-
-    @property
-    def has_diverged(self) -> bool:
-        """Whether the metadata here contradicts the cluster's, and is being replaced."""
-
-    @property
-    def clock_skews_ms(self) -> Mapping[str, int]:
-        """How far the clock of each node is ahead of their median, as far as that is known."""
-
-    @property
-    def unreachable_nodes(self) -> Mapping[str, Sequence[str]]:
-        """The nodes that are up and that a node does not reach, by that node."""
-
-    @property
-    def unheard_s(self) -> float | None:
-        """Seconds since the metadata here was that of the cluster, None while it is."""
-
-    @property
-    def peer_problems(self) -> Mapping[str, str]:
-        """Why this node does not talk with some others, by their ids."""
-
-    @property
-    def absent_members(self) -> Mapping[str, str]:
-        """The addresses of configured or admitted nodes that never came, by their ids."""
-
-    async def wait_for_change(self, version: int, wait_s: float) -> None:
-        """Return when the metadata has another version than this, or after ``wait_s``."""
-
-    async def leader_reports(self, topic: str | None) -> Reports:
-        """Return the reports of all leaders, of one topic or of all."""
 
 
 class ClusterRoutes:
@@ -177,22 +126,7 @@ class ClusterRoutes:
             await cluster.wait_for_change(number_of(query["version"], "version"), wait_ms / 1000)
         only = next(iter(names)) if names is not None and len(names) == 1 else None
         reports = await cluster.leader_reports(only) if lag else {}
-        return json_response(
-            cluster_out(
-                cluster.state,
-                cluster.node,
-                is_cluster=cluster.is_cluster,
-                controller=cluster.controller,
-                topics=names,
-                reports=reports,
-                peer_problems=cluster.peer_problems,
-                absent_members=cluster.absent_members,
-                unheard_s=cluster.unheard_s,
-                has_diverged=cluster.has_diverged,
-                clock_skews_ms=cluster.clock_skews_ms,
-                unreachable_nodes=cluster.unreachable_nodes,
-            )
-        )
+        return json_response(cluster_out(cluster, names, reports))
 
     async def join(self, request: Request) -> Response:
         """Add a node."""

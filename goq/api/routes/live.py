@@ -13,11 +13,10 @@ from goq.access.rule import Principal
 from goq.api.codec.request import duration_ms, query_int
 from goq.api.needs import TOKEN, principal_of
 from goq.api.route import NDJSON, Parameter, Route
-from goq.api.routes.cluster import ClusterInfo
 from goq.api.routing_policy import UNBUFFERED, CustomRouting
 from goq.api.schemas.live import LiveNodeOut, LiveOut, LiveTopicOut
 from goq.api.values import DURATION, integer, one_of
-from goq.api.views.cluster import status_of
+from goq.api.views.cluster import ClusterInfo, status_of
 from goq.api.views.live.board import LiveAsked, LiveBoard, LiveBoards, LiveSample
 from goq.api.views.live.node_load import NodeLoadReader
 from goq.api.views.live.selection import AT_REST_STEP, BY_NAME, ORDERS, LiveSelection, shortened

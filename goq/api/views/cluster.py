@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from goq.api.schemas.cluster import (
     AbsentNodeOut,
@@ -24,51 +23,83 @@ from goq.cluster.metadata.state import (
 )
 
 if TYPE_CHECKING:
+    from goq.cluster.admin.operations import ClusterOperations
     from goq.cluster.replication.status import ReplicaReport
 
 Reports = Mapping[tuple[str, int], "ReplicaReport"]
 _MS_PER_S = 1000
 
 
-def cluster_out(
-    state: MetadataState,
-    node: str,
-    *,
-    is_cluster: bool,
-    controller: str | None,
-    topics: Collection[str] | None = None,
-    reports: Reports = MappingProxyType({}),
-    peer_problems: Mapping[str, str] = {},
-    absent_members: Mapping[str, str] = {},
-    unheard_s: float | None = None,
-    has_diverged: bool = False,
-    clock_skews_ms: Mapping[str, int] = {},
-    unreachable_nodes: Mapping[str, Sequence[str]] = {},
-) -> ClusterOut:
-    """Return the cluster by the metadata of ``node``, with all topics or some.
+class ClusterInfo(Protocol):
+    """The cluster as a node knows it; a standalone node is a cluster of one."""
 
-    ``peer_problems`` says by id why ``node`` does not talk with some nodes. ``absent_members`` are
-    addresses by id. ``node`` has not heard the controller for ``unheard_s``.
-    """
+    node: str
+    is_cluster: bool
+
+    @property
+    def operations(self) -> ClusterOperations | None:
+        """The operations on the cluster, None on a standalone node."""
+
+    @property
+    def state(self) -> MetadataState:
+        """The cluster metadata."""
+
+    @property
+    def controller(self) -> str | None:
+        """The node that runs the controller, if that is known."""
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the metadata here contradicts the cluster's, and is being replaced."""
+
+    @property
+    def clock_skews_ms(self) -> Mapping[str, int]:
+        """How far the clock of each node is ahead of their median, as far as that is known."""
+
+    @property
+    def unreachable_nodes(self) -> Mapping[str, Sequence[str]]:
+        """The nodes that are up and that a node does not reach, by that node."""
+
+    @property
+    def unheard_s(self) -> float | None:
+        """Seconds since the metadata here was that of the cluster, None while it is."""
+
+    @property
+    def peer_problems(self) -> Mapping[str, str]:
+        """Why this node does not talk with some others, by their ids."""
+
+    @property
+    def absent_members(self) -> Mapping[str, str]:
+        """The addresses of configured or admitted nodes that never came, by their ids."""
+
+    async def wait_for_change(self, version: int, wait_s: float) -> None:
+        """Return when the metadata has another version than this, or after ``wait_s``."""
+
+    async def leader_reports(self, topic: str | None) -> Reports:
+        """Return the reports of all leaders, of one topic or of all."""
+
+
+def cluster_out(
+    cluster: ClusterInfo, topics: Collection[str] | None, reports: Reports
+) -> ClusterOut:
+    """Return the cluster as its node knows it, with all topics or some."""
+    state, unheard_s = cluster.state, cluster.unheard_s
+    peer_problems, skews_ms = cluster.peer_problems, cluster.clock_skews_ms
+    unreachable = cluster.unreachable_nodes
     out = ClusterOut(
         version=state.version,
-        node=node,
-        cluster=is_cluster,
-        controller=controller,
-        diverged=has_diverged,
+        node=cluster.node,
+        cluster=cluster.is_cluster,
+        controller=cluster.controller,
+        diverged=cluster.has_diverged,
         feature_level=state.features.level,
         nodes=[
-            _node(
-                known,
-                peer_problems.get(name),
-                clock_skews_ms.get(name),
-                unreachable_nodes.get(name, ()),
-            )
+            _node(known, peer_problems.get(name), skews_ms.get(name), unreachable.get(name, ()))
             for name, known in sorted(state.nodes.items())
         ],
         absent=[
             AbsentNodeOut(name, address, peer_problems.get(name))
-            for name, address in sorted(absent_members.items())
+            for name, address in sorted(cluster.absent_members.items())
         ],
         unheard_s=None if unheard_s is None else round(unheard_s, 1),
         settings=ClusterSettingsOut(
