@@ -145,7 +145,7 @@ class NodeServer:
         await self.app.backups.open()
         await self.app.restores.open()
         self._space_monitor = asyncio.ensure_future(self._watch_space())
-        if self.config.sqs.listen is not None:  # before anybody is told that the node is ready
+        if self.config.sqs.listen is not None:  # before the node is ready
             self._sqs_server = await self._listen_for_sqs(self.app)
         self._server = await self._listen(self.app)
         if self._certificate is not None:

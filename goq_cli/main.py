@@ -86,7 +86,7 @@ def build_overview() -> typer.Typer:
     """Return the application for ``goq --help``: all commands by name, and none of their code."""
 
     def listed() -> None:
-        raise AssertionError("whoever names a command gets its code")
+        raise AssertionError("a command that is named is loaded with its code")
 
     app = _root()
     for name, summary in COMMANDS.items():
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 def _open_streams() -> None:
     """Open what is closed of stdin, stdout and stderr, or the next file would take its place.
 
-    Reading and writing fail there. Errors, which nobody can see, are dropped.
+    Reading and writing fail there. Errors, which cannot be seen, are dropped.
     """
     for fd, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:

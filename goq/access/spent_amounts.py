@@ -25,7 +25,7 @@ class SpentAmount(NamedTuple):
 
 
 class SpentAmounts:
-    """Sums of amounts that nobody has taken yet; ``on_first`` is called when there are some again.
+    """Sums of amounts that were not taken yet; ``on_first`` is called when there are some again.
 
     Of more than ``limits.SPENT_AMOUNTS_MAX`` sums the newest are left out.
     """

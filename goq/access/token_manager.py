@@ -1,7 +1,7 @@
 """Creation, rotation and revocation of tokens.
 
-Every change replaces one record, if nobody else has changed it meanwhile. The secret is returned
-once and stored nowhere.
+Every change replaces one record, unless another change has replaced it meanwhile. The secret is
+returned once and stored nowhere.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Broker:
         """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
         replica manager opens the partitions that this node leads. ``remote_target`` finds
         partitions that other nodes lead, and ``return_lease`` has them release a lease, of a
-        topic and a group, that reached nobody. With a ``journal_dir`` small writes of all logs
+        topic and a group, that reached no consumer. With a ``journal_dir`` small writes of all logs
         share the journal there. :meth:`start` opens topics with ``start_partitions`` partitions,
         and leaves the others to the ``start_queue``. ``is_disk_full`` returns whether the disk
         takes only what is vital."""

@@ -482,7 +482,7 @@ def _peer_name(transport: asyncio.Transport) -> str:
 def _is_local(transport: asyncio.Transport) -> bool:
     """Return whether the other end is on this machine: at a loopback address, or at this end's own.
 
-    Nobody elsewhere can hold a TCP connection from the address that it leads to.
+    No other machine can hold a TCP connection from the address that it leads to.
     """
     peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
     if not isinstance(peer, tuple) or not isinstance(own, tuple):

@@ -300,7 +300,7 @@ class DeferredAnswer:
             failure = error
         try:
             on_answer(response, failure)
-        except Exception as error:  # a bug of one connection must not reach who completes many
+        except Exception as error:  # a connection with a bug must not keep others waiting
             context = {"message": "a deferred answer was not sent", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 

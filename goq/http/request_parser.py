@@ -204,7 +204,7 @@ class RequestParser:
                 self._check_sender()
 
     def _check_sender(self) -> None:
-        """Check who sends a body that did not arrive with its head, before more of it is read."""
+        """Check the sender of a body that did not arrive with its head, before more is read."""
         self._is_checked = True
         check, request = self._shared.on_unread_body, self._request
         if check is None or request is None:

@@ -85,7 +85,7 @@ class SqsApp:
         audit: RefusalAudit | None = None,
     ) -> None:
         """``handler`` is that of the node's own HTTP server. Without ``signatures`` the node asks
-        for no tokens. ``audit`` records who is refused.
+        for no tokens. ``audit`` records refusals.
         """
         self._signatures = signatures
         self._audit = audit

@@ -25,7 +25,7 @@ class File(Protocol):
     def start_writeback(self) -> None:
         """Have the system begin to write what was appended since the last call; waits for nothing.
 
-        For files that nobody reads soon: it may drop their bytes from memory. Only :meth:`sync`
+        For files that are not read soon: it may drop their bytes from memory. Only :meth:`sync`
         makes them durable, and it has less to wait for then.
         """
         ...

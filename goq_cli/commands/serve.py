@@ -110,7 +110,7 @@ def _serve(config: Path | None, flags: Mapping[str, object]) -> None:
             else:
                 sys.stdout.write(f"goq {__version__} ready on {url}, data in {where}\n")
             sys.stdout.flush()
-        except OSError as error:  # nobody reads it; a node has other work
+        except OSError as error:  # stdout is not read; a node has other work
             _log.warning("stdout: %s", error.strerror)
             drop_output()
 

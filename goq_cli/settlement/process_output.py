@@ -1,4 +1,4 @@
-"""The output of a process up to its end, whoever else still has the output open.
+"""The output of a process up to its end, even if another process still has the output open.
 
 A command may leave a process behind that keeps its stdout and stderr: then the pipe has no end when
 the command has.

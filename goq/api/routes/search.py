@@ -172,7 +172,7 @@ def _from_base64(text: str) -> bytes:
 
 
 def _nothing(query: Mapping[str, str], topic: str, wanted: MessageQuery, page: SearchPage) -> str:
-    """Return what was looked for and where, for one who did not find it."""
+    """Return what was looked for and where, for an answer without a message."""
     what = "no message"
     if wanted.header is not None:
         what += f" with the header {query['header'][:100]!r}"

@@ -26,7 +26,7 @@ _LEASED_MAX: Final = 10_000
 
 
 class ReadyAges:
-    """Since when the oldest ready messages of groups are ready, shared by all who ask."""
+    """Since when the oldest ready messages of groups are ready, read once for all requests."""
 
     def __init__(self) -> None:
         self._read_ms: OrderedDict[tuple[PartitionId, int], int] = OrderedDict()

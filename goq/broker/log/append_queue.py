@@ -31,7 +31,7 @@ class Decision(NamedTuple):
 
 
 class QueuedFrame(NamedTuple):
-    """A frame, and who waits for its place in the log."""
+    """A frame, and the waiter for its place in the log."""
 
     frame: FrameView | SharedFrame
     done: Waiter[Appended]
@@ -225,7 +225,7 @@ class AppendQueue:
             self._entries[0] = frame._replace(decision=decision)
 
     def take_waiters(self) -> list[Waiter[Any]]:
-        """Empty the queue. Return who waited."""
+        """Empty the queue; return the waiters of its entries."""
         waiters: list[Waiter[Any]] = [entry.done for entry in self._entries]
         self._entries.clear()
         self._shared.clear()

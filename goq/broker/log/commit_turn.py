@@ -219,7 +219,7 @@ class CommitTurn:
         write_together(self._journal, writes)
         is_done = all(write.is_durable or write.error for write in writes)
         if has_staged and not is_done:
-            finish_alone(writes)  # nobody may see what is staged before it is durable
+            finish_alone(writes)  # staged messages may not be seen before they are durable
             is_done = True
         self._note_time((self._clock.uptime_us() - began_us) / 1e6)
         if is_done:

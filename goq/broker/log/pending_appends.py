@@ -291,7 +291,7 @@ class PendingAppends:
             reject(done, error)
 
     def close(self) -> None:
-        """Tell nobody of commits any more."""
+        """Report no more commits."""
         self._on_commit = ignore
 
 

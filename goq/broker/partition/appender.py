@@ -5,8 +5,8 @@ state and the ready queues when it is committed: durable on this node and on the
 run on the event loop; only the writes run in threads.
 
 Where consumers wait, and no other node has to have a frame, a small one enters just before the
-event loop itself writes it: then the leases of its messages are written with it. Nobody can tell,
-since nothing else runs in between. If the write fails, the partition is loaded again.
+event loop itself writes it: then the leases of its messages are written with it. This cannot be
+observed, since nothing else runs in between. If the write fails, the partition is loaded again.
 """
 
 from __future__ import annotations

@@ -490,8 +490,8 @@ class Partition:
     async def close(self, *, is_needed: bool = True) -> None:
         """Write queued frames, snapshot the state for a fast open, and close the logs.
 
-        If it is not needed, because nobody opens the partition from here again, it is not written.
-        It may be large: it is freed in slices.
+        The snapshot is left out if it is not needed, because the partition is not opened from here
+        again. The state may be large: it is freed in slices.
         """
         await self.compactor.stop()
         self._timers.cancel()

@@ -6,7 +6,7 @@ full load it is three times the piece's duration and at least 20 ms, so backgrou
 most a quarter of the time. While the event loop is late, the load is full from a tenth of the
 rate on, and the pause at least 80 ms: the machine is short of CPU time, and reading faster would
 take it from live traffic. Without load there is no pause, so a machine that is busy with something
-else does not hold up a node that nobody uses.
+else does not hold up a node without traffic.
 """
 
 from __future__ import annotations

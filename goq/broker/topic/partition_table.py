@@ -112,7 +112,7 @@ class PartitionTable:
         return partition
 
     def close(self, reason: GoqError) -> None:
-        """Forget the partitions, which are closed; who asks for one gets ``reason``."""
+        """Forget the partitions, which are closed; later calls raise ``reason``."""
         self._note_change(self._here)
         self._here = {}
         self._closed = reason

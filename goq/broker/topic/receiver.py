@@ -37,8 +37,8 @@ _SEPARATOR = "/"  # not allowed in a group's name
 class Receiver:
     """Receives the messages of one topic.
 
-    ``remember`` stores a group that it does not know. ``return_lease`` is for leases that reach
-    nobody, of partitions that other nodes lead by now.
+    ``remember`` stores a group that it does not know. ``return_lease`` is for leases that
+    reach no consumer, of partitions that other nodes lead by now.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Receiver:
     def presence(self, group: str, consumer: str, session_id: str) -> Iterator[str]:
         """Keep a consumer a member while the block runs; yield the queue in which it waits.
 
-        Nobody is a member unless the ordering is ``partition``. Raises as
+        Groups have members only with the ordering ``partition``. Raises as
         :meth:`Coordinator.session` does.
         """
         if not self.has_members(group):

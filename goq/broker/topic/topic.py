@@ -90,7 +90,7 @@ class Topic:
 
     ``targets`` returns the partition of another topic that outbox entries are copied to, and
     creates it if necessary. ``remote_target`` finds partitions that other nodes lead.
-    ``return_lease`` has other nodes release leases of a topic's group that reached nobody.
+    ``return_lease`` has other nodes release leases of a topic's group that reached no consumer.
     ``remember_group`` stores a group at its first use. ``manifest`` returns the known logs.
     """
 

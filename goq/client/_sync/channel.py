@@ -88,7 +88,7 @@ class Channel(Generic[Item]):
             self._monitor.notify_all()
 
     def close(self) -> None:
-        """Wake all who put, and refuse their items."""
+        """Wake all workers that put, and refuse their items."""
         with self._monitor:
             self.closed = True
             self._monitor.notify_all()

@@ -1,7 +1,7 @@
 """The slots of one width of the timer wheel: rows of due time, offset and tag, 24 bytes each.
 
 A slot is taken whole, or in parts, from its beginning or by offset, so that one of a million rows
-holds nobody up.
+does not hold up the event loop.
 """
 
 from __future__ import annotations

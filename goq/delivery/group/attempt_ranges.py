@@ -44,7 +44,7 @@ class AttemptRanges:
 
     def __init__(self) -> None:
         self.encoded: msgspec.Raw | None = None
-        """For who has encoded the ranges: it is None again once they change."""
+        """The ranges as encoded for a snapshot; None again once they change."""
         self._ranges: list[AttemptRange] = []
         self._starts: list[int] = []  # the same ranges' starts: plain numbers are faster to search
         self.message_count = 0

@@ -122,7 +122,7 @@ class ReadyQueues:
         return len(self._queues)
 
     def containers(self) -> list[dict[Any, Any] | list[Any]]:
-        """Return what holds the queues and readers, to be emptied once nobody reads any more."""
+        """Return what holds the queues and readers, to be emptied once it has no reader."""
         return [self._queues, self.slots, self._readers]
 
     def add_reader(self, reader: QueueReader) -> None:

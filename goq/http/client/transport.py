@@ -287,7 +287,7 @@ class ProtocolTransport:
             raise ConnectTimeout("the connection took too long") from error
         except OSError as error:
             raise connect_error(error) from error
-        if self._closed:  # meanwhile: a request sent now would be answered to nobody
+        if self._closed:  # meanwhile: an answer to a request sent now would not be read
             connection.close()
             raise ConnectError("the client is closed")
         self._busy.add(connection)

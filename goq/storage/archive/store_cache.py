@@ -41,7 +41,7 @@ OpenStore = Callable[[str], StoreDisk]
 
 
 def open_store(url: str) -> StoreDisk:
-    """Return a store for readers, who are told soon that it does not answer."""
+    """Return a store for readers, with an early error if it does not answer."""
     return StoreDisk(url, retry_s=READ_RETRY_S)
 
 

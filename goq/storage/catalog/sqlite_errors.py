@@ -1,6 +1,6 @@
 """Errors of SQLite: those of a disk or process in trouble, apart from those of a damaged file.
 
-The first may pass, and say nothing about the file. Nobody should give up a file because of them.
+The first may pass, and say nothing about the file, which is not given up because of them.
 """
 
 from __future__ import annotations

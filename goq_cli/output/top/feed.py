@@ -46,7 +46,7 @@ class TopQuestion:
 class TopFeed(threading.Thread):
     """Asks for a state each interval, for as long as a node takes to come back.
 
-    A state has the first topics of an order, at most so many as anybody looks through.
+    A state has the first topics of an order, at most so many as a reader looks through.
 
     ``on_change`` is called in this thread. Attributes are read by others and replaced whole.
     """

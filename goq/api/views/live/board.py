@@ -3,7 +3,7 @@
 An audience asks for the same topics with the same rights. Its lookers take their lines at the same
 moments, so a sample is taken once for all of them. The board numbers its samples and remembers in
 which one a topic last changed: a line costs what changed since the looker's line before, not the
-number of topics. Nothing is kept without lookers, but for who asks for a line now and then.
+number of topics. Without lookers nothing is kept, except for one that asks now and then.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class LiveBoard:
         self._encoded = {}
 
     def has_forgotten(self, since: int) -> bool:
-        """Return whether topics were removed after the sample ``since`` that nobody remembers.
+        """Return whether topics were removed after the sample ``since`` that the board forgot.
 
         The looker, which took no line for long, has to begin anew.
         """

@@ -1,4 +1,4 @@
-"""The counts of all groups of a topic, kept up to date while somebody looks.
+"""The counts of all groups of a topic, kept up to date while it has lookers.
 
 The table has a row of numbers for each group in each partition of this node. A refresh counts those
 groups again that have changed by what a partition noted, or have a retry that is now due.

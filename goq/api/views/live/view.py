@@ -1,6 +1,6 @@
 """The current work of a node's topics, for lookers-on.
 
-Nothing is kept while nobody looks. Several lookers share one sample of a moment. A topic in which
+Without lookers nothing is kept. Several lookers share one sample of a moment. A topic in which
 nothing happened is not counted again, so a sample costs what happened, and little more for topics
 at rest. Work on the event loop is done in slices.
 """
@@ -22,7 +22,7 @@ from goq.clock import TimeSlice
 _SHARED_S: Final = limits.LIVE_INTERVAL_S_MIN / 2
 """A sample serves other audiences for so long."""
 _KEPT_S: Final = 3 * limits.LIVE_INTERVAL_S_MAX
-"""Everything is dropped when nobody has looked for so long."""
+"""Everything is dropped after so long without a look."""
 
 
 class LiveView:

@@ -200,7 +200,8 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
         ``groups`` in their names. With ``search`` only topics with this in their names. The state
         tells of ``top`` topics, the first by ``order``: by name, or those with the most. The
         orders by rate, ``publish``, ``deliver`` and ``ack``, are by what happened since the call
-        before with the same arguments, for who calls every ``interval_ms``, by default a second.
+        before with the same arguments. Give the pause between calls as ``interval_ms``, by default
+        a second.
         """
         check_int(interval_ms, "interval_ms")
         target = routes.query(

@@ -174,7 +174,7 @@ async def receive(
         except GoqError as error:
             if not error.retryable:
                 raise
-            continue  # who leads next is asked by the node that is asked last
+            continue  # the node that is asked last asks the next leader
         if deliveries := _decoded(path, answer):
             return AsyncDeliveryBatch(settler, topic, group, deliveries)
     answer = await http.request(

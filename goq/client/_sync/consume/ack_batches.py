@@ -2,7 +2,7 @@
 """Acks of single messages, gathered: those that come while one request is under way share the next.
 
 An ack waits for a sync of the node's disk. So many handlers that each ack their own message cost as
-many requests as syncs, and one that is alone waits for nobody. A request that is tried again for
+many requests as syncs, and one that is alone waits for no other. A request that is tried again for
 some of its acks, as of a partition that is offline, holds up no other.
 """
 
@@ -57,7 +57,7 @@ class _Batch:
                 self._state.wait()
 
     def end(self) -> None:
-        """Wake those who wait for the end."""
+        """Wake what waits for the end."""
         with self._state:
             self._has_ended = True
             self._state.notify_all()
