@@ -8,15 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from goq import limits
 from goq.broker.log.pending_appends import Appended
 from goq.broker.topic.publisher import ANY_PARTITION, RoutedMessage, mark_of
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
-from goq.errors import NotLeader, PartitionOffline, TopicReadOnly
+from goq.errors import NotLeader, PartitionOffline, TooLarge, TopicReadOnly
 from goq.frame.encoder import NO_PRODUCER, Columns, ProducerMark, encode_frame
 from goq.frame.view import FrameView
 from goq.model import Acks, Message
-from tests.support.broker.harness import broker_on, frame, leased, options, quiet, run
+from tests.support.broker.harness import (
+    broker_on,
+    frame,
+    leased,
+    options,
+    quick_broker_on,
+    quiet,
+    run,
+)
 from tests.support.broker.partition_internals import message_log, state_of
 
 NAMED = mark_of("me")
@@ -180,5 +189,22 @@ def test_what_cannot_be_accepted_is_refused_and_what_is_elsewhere_takes_more(
             for number in (0, 1):
                 await case.topic.resign(number, NotLeader("another node leads"))
             assert anywhere() == [None, None]
+
+    run(main())
+
+
+def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FRAME_BYTES_MAX", 1000)
+
+    async def main() -> None:
+        async with quick_broker_on(tmp_path, partitions=2) as broker:
+            topic = await broker.topic_admin.create("t")
+            placed = [RoutedMessage(0, Message(b"a")), RoutedMessage(1, Message(b"b" * 1000))]
+            with pytest.raises(TooLarge):
+                await topic.publisher.publish_messages(placed)
+            assert [p.end_offset for p in topic.partitions] == [0, 0]
+            assert not topic.partitions[0].appender.commit._busy
 
     run(main())

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from goq import limits
 from goq.broker.topic import settler as settler_module
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.settler import UnsettledReceipt
@@ -23,9 +24,14 @@ from tests.support.broker.harness import (
     options,
     publish,
     quick_broker_on,
+    quiet,
     receipts,
+    reopened,
     run,
+    settle_nacked,
 )
+from tests.support.broker.partition_internals import state_of
+from tests.support.delivery.model import canonical
 from tests.support.eventually import until
 
 GROUP = "g"
@@ -234,5 +240,25 @@ def test_an_ack_lets_go_on_who_waited_for_it(
             await ack(topic, GROUP, first)
             async with asyncio.timeout(10):
                 assert [offset for offset, _, _ in leased(await waiting)] == [1]
+
+    run(main())
+
+
+def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with quick_broker_on(tmp_path, fsync="never") as broker:
+            topic = await broker.topic_admin.create("t")
+            count = 5000
+            await publish(topic, *[b"x"] * count)
+            found = []
+            for _ in range(count):
+                found += await topic.receiver.receive("g", options(1))
+            reason = "\U0001f4a5" * limits.REASON_CHARS_MAX
+            done, lost = await settle_nacked(topic, "g", receipts(found), 10**10, reason)
+            assert (done, lost) == (count, [])
+            assert state_of(topic.partitions[0]).groups["g"].retries.message_count == count
+            await quiet(topic.partitions[0])
+            state = canonical(state_of(topic.partitions[0]))
+        assert canonical(reopened(tmp_path / "topics/t/0").state) == state
 
     run(main())

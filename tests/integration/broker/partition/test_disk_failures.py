@@ -1,4 +1,4 @@
-"""Disks that fill up, fail and rot under a broker."""
+"""Disks that fill up and fail under a partition, which goes offline and comes back."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from goq import limits
-from goq.broker.events.replay import read_events
 from goq.broker.topic.publisher import RoutedMessage
 from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.delivery.events.event import Corrupted
-from goq.errors import GoqError, PartitionOffline, StorageFailed, StorageFull, TimedOut, TooLarge
+from goq.errors import GoqError, PartitionOffline, StorageFailed, StorageFull, TimedOut
 from goq.frame.encoder import ProducerMark
-from goq.model import Message, Receipt
+from goq.model import Message
 from goq.storage.disk import RealDisk
 from goq.storage.disk_space import DiskSpace
 from tests.support.broker.harness import (
@@ -26,7 +23,6 @@ from tests.support.broker.harness import (
     broker_on,
     frame,
     leased,
-    nack,
     options,
     publish,
     quick_broker_on,
@@ -34,32 +30,14 @@ from tests.support.broker.harness import (
     receipts,
     reopened,
     run,
-    settle_nacked,
 )
-from tests.support.broker.partition_internals import (
-    cached_frames,
-    event_writer,
-    have_damage_repaired,
-    state_of,
-)
+from tests.support.broker.partition_internals import state_of
 from tests.support.delivery.model import canonical
 from tests.support.eventually import until
 
 
 async def _back_online(topic: Topic, number: int = 0) -> None:
     await until(lambda: topic.partitions[number].is_online)
-
-
-def _messages_log(path: Path, partition: int = 0) -> Path:
-    return path / "topics" / "t" / str(partition) / "messages" / f"{0:020d}.log"
-
-
-def _damage(path: Path, value: bytes) -> None:
-    """Change a byte of a stored value."""
-    log = _messages_log(path)
-    data = bytearray(log.read_bytes())
-    data[data.index(value)] ^= 0xFF
-    log.write_bytes(data)
 
 
 def test_a_failed_sync_of_messages_takes_one_partition_offline_until_the_disk_works(
@@ -291,97 +269,6 @@ def test_a_node_stops_cleanly_while_a_partition_is_offline(tmp_path: Path) -> No
     run(main())
 
 
-def test_a_damaged_frame_is_passed_over_and_the_others_are_delivered(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.topic_admin.create("t")
-            for number in range(5):
-                await publish(topic, b"message-%d" % number, b"second-%d" % number)
-            _damage(tmp_path, b"message-2")
-            found = await topic.receiver.receive("g", options(10))
-            offsets = [offset for offset, _, _ in leased(found)]
-            assert offsets == [0, 1, 2, 3, 6, 7, 8, 9]
-            assert [tuple(r) for r in state_of(topic.partitions[0]).corrupt] == [(4, 6)]
-            await ack(topic, "g", found)
-            assert await topic.receiver.receive("g", options(10)) == []
-            assert [
-                o for o, _, _ in leased(await topic.receiver.receive("h", options(10)))
-            ] == offsets
-            await quiet(topic.partitions[0])
-            state = canonical(state_of(topic.partitions[0]))
-        assert canonical(reopened(tmp_path / "topics/t/0").state) == state
-
-    run(main())
-
-
-def test_a_receive_that_meets_only_damage_goes_on_behind_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.topic_admin.create("t")
-            await publish(topic, *[b"damaged" for _ in range(50)])
-            await publish(topic, b"sound")
-            _damage(tmp_path, b"damaged")
-            assert leased(await topic.receiver.receive("g", options(1))) == [(50, 1, b"sound")]
-
-    run(main())
-
-
-def test_damage_under_a_waiting_retry_does_not_hold_up_the_group(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.topic_admin.create("t")
-            for number in range(4):
-                await publish(topic, b"message-%d" % number)
-            await nack(topic, "g", await topic.receiver.receive("g", options(3)), 0)
-            _damage(tmp_path, b"message-1")
-            cached_frames(topic.partitions[0]).clear()  # else what was read before is at hand
-            found = leased(await topic.receiver.receive("g", options(10)))
-            assert [(o, a) for o, a, _ in found] == [(0, 2), (2, 2), (3, 1)]
-            group = state_of(topic.partitions[0]).groups["g"]
-            assert not group.retries.message_count
-
-    run(main())
-
-
-def test_damage_is_recorded_once_however_often_it_is_met(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.topic_admin.create("t")
-            await publish(topic, b"damaged")
-            await publish(topic, b"sound")
-            _damage(tmp_path, b"damaged")
-            partition = topic.partitions[0]
-            sequence = event_writer(partition).next_token
-            for _ in range(5):
-                reading = partition.read(0, messages_max=10)
-                assert [v for f in reading.frames for v in f.values(0, 1)] == [b"sound"]
-            assert event_writer(partition).next_token == sequence + 1
-            assert any(r.start == 0 for r in state_of(partition).corrupt)
-
-    run(main())
-
-
-def test_damage_that_another_replica_may_repair_is_not_recorded_and_nothing_more_is_read(
-    tmp_path: Path,
-) -> None:
-    async def main() -> None:
-        async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.topic_admin.create("t")
-            await publish(topic, b"damaged")
-            await publish(topic, b"sound")
-            _damage(tmp_path, b"damaged")
-            partition = topic.partitions[0]
-            have_damage_repaired(partition)
-            sequence = event_writer(partition).next_token
-            with pytest.raises(PartitionOffline, match="another is to lead it"):
-                partition.read(0, messages_max=10)
-            assert not partition.is_online
-            assert event_writer(partition).next_token == sequence
-            assert not state_of(partition).corrupt
-
-    run(main())
-
-
 def test_a_disk_that_cannot_be_read_in_one_partition_does_not_stop_the_others(
     tmp_path: Path,
 ) -> None:
@@ -415,87 +302,6 @@ def test_when_one_of_two_leases_is_not_durable_the_other_is_handed_over(tmp_path
             disk.heal()
             await _back_online(topic)
             assert leased(await topic.receiver.receive("g", options())) == [(0, 1, b"a")]
-
-    run(main())
-
-
-def test_messages_that_are_not_in_memory_are_fetched_by_a_thread(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = BrokenDisk()
-        async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.topic_admin.create("t")
-            for number in range(6):
-                await publish(topic, b"%d" % number)
-            disk.cold = 1
-            assert len(leased(await topic.receiver.receive("g", options(2)))) == 2
-            assert not disk.cold
-            disk.cold = 10**6  # what is fetched is gone again at once
-            assert len(leased(await topic.receiver.receive("g", options(2)))) == 2
-            found = await topic.receiver.receive("h", options(6))  # what is at hand, then the rest
-            while more := await topic.receiver.receive("h", options(6)):
-                found += more
-            assert [o for o, _, _ in leased(found)] == list(range(6))
-            group = state_of(topic.partitions[0]).groups["g"]
-            assert [lease.parts.message_count for lease in group.leases.values()] == [2, 2]
-
-    run(main())
-
-
-def test_scattered_retries_that_are_not_in_memory_come_one_by_one_but_do_come(
-    tmp_path: Path,
-) -> None:
-    async def main() -> None:
-        disk = BrokenDisk()
-        async with quick_broker_on(tmp_path, disk=disk) as broker:
-            topic = await broker.topic_admin.create("t")
-            for number in range(20):
-                await publish(topic, b"%d" % number)
-            for found in [await topic.receiver.receive("g", options(1)) for _ in range(20)]:
-                await nack(topic, "g", found, 0 if found[0].spans[0][0] % 2 else 10**10)
-            disk.cold = 10**6
-            got: list[int] = []
-            while found := await topic.receiver.receive("g", options(5)):
-                got += [o for o, _, _ in leased(found)]
-                await ack(topic, "g", found)
-            assert sorted(got) == list(range(1, 20, 2))
-
-    run(main())
-
-
-def test_a_frame_asked_for_by_two_spans_is_sent_once(tmp_path: Path) -> None:
-    clock = ManualClock()
-
-    async def main() -> None:
-        async with quick_broker_on(tmp_path, clock=clock) as broker:
-            topic = await broker.topic_admin.create("t")
-            for number in range(3):
-                await publish(topic, *[b"%d" % number] * 4)
-            found = await topic.receiver.receive("g", options(12))
-            (delivery,) = found
-            late = [Receipt(0, delivery.token, 9, 10)]
-            rest = [Receipt(0, delivery.token, 0, 9)]
-            for given, due_ms in ((late, 0), (rest, 5)):
-                await settle_nacked(topic, "g", given, due_ms)
-            clock.advance_ms(5)
-            again = await topic.receiver.receive("g", options(12))
-            assert len(leased(again)) == 10
-
-    run(main())
-
-
-def test_a_request_with_a_frame_too_large_stores_nothing_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "FRAME_BYTES_MAX", 1000)
-
-    async def main() -> None:
-        async with quick_broker_on(tmp_path, partitions=2) as broker:
-            topic = await broker.topic_admin.create("t")
-            placed = [RoutedMessage(0, Message(b"a")), RoutedMessage(1, Message(b"b" * 1000))]
-            with pytest.raises(TooLarge):
-                await topic.publisher.publish_messages(placed)
-            assert [p.end_offset for p in topic.partitions] == [0, 0]
-            assert not topic.partitions[0].appender.commit._busy
 
     run(main())
 
@@ -537,47 +343,6 @@ def test_settling_is_refused_as_a_whole_when_a_partition_is_offline(tmp_path: Pa
             disk.heal()
             await _back_online(topic, 1)
             assert await ack(topic, "g", found) == 2
-
-    run(main())
-
-
-def test_settling_very_many_leases_with_long_reasons_fits_into_frames(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with quick_broker_on(tmp_path, fsync="never") as broker:
-            topic = await broker.topic_admin.create("t")
-            count = 5000
-            await publish(topic, *[b"x"] * count)
-            found = []
-            for _ in range(count):
-                found += await topic.receiver.receive("g", options(1))
-            reason = "\U0001f4a5" * limits.REASON_CHARS_MAX
-            done, lost = await settle_nacked(topic, "g", receipts(found), 10**10, reason)
-            assert (done, lost) == (count, [])
-            assert state_of(topic.partitions[0]).groups["g"].retries.message_count == count
-            await quiet(topic.partitions[0])
-            state = canonical(state_of(topic.partitions[0]))
-        assert canonical(reopened(tmp_path / "topics/t/0").state) == state
-
-    run(main())
-
-
-def test_the_corruption_event_is_in_the_log_with_its_reason(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with quick_broker_on(tmp_path) as broker:
-            topic = await broker.topic_admin.create("t")
-            await publish(topic, b"damaged")
-            _damage(tmp_path, b"damaged")
-            assert await topic.receiver.receive("g", options()) == []
-            partition = topic.partitions[0]
-            await quiet(partition)
-            events = [
-                stored.event
-                for stored in read_events(partition.event_reader, 0, partition.event_end_offset)
-                if stored
-            ]
-            (corrupted,) = [e for e in events if isinstance(e, Corrupted)]
-            assert (corrupted.start, corrupted.end) == (0, 1)
-            assert "CRC32C" in corrupted.reason
 
     run(main())
 
