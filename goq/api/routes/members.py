@@ -139,11 +139,11 @@ def _local_partitions(topic: Topic) -> set[int]:
     return {partition.identity.number for partition in topic.partitions}
 
 
-def _assignment(standing: MemberAssignment, topic: Topic) -> Response:
+def _assignment(assignment: MemberAssignment, topic: Topic) -> Response:
     here = _local_partitions(topic)
-    partitions = [number for number in standing.partitions if number in here]
-    revoking = [number for number in standing.revoking if number in here]
-    return json_response(MemberAssignmentOut(standing.generation, partitions, revoking))
+    partitions = [number for number in assignment.partitions if number in here]
+    revoking = [number for number in assignment.revoking if number in here]
+    return json_response(MemberAssignmentOut(assignment.generation, partitions, revoking))
 
 
 async def _shown(members: GroupMembers, here: set[int]) -> MembersOut:

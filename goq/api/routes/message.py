@@ -149,23 +149,23 @@ class SingleMessageRoutes:
             raise MessageNotFound(f"{text} is gone", field="id")
         if not found:
             raise CorruptData(f"{text} cannot be read: {reading.damage[0].reason}", field="id")
-        standing = await message_status(partition, offset)
+        status = await message_status(partition, offset)
         out = StatusOut(**_fields(found[0]), groups=[])
         (view,) = (
             v for v in reading.frames if v.header.base_offset <= offset < v.header.end_offset
         )
         expires_ms = _expires_ms(view, offset)
         put_current_lane(out, topic, partition)
-        if standing.due_ms:
-            out.deliver_at = format_time_us(standing.due_ms * 1000)
+        if status.due_ms:
+            out.deliver_at = format_time_us(status.due_ms * 1000)
         out.state = _AVAILABLE
-        if standing.is_cancelled or standing.is_scheduled:
+        if status.is_cancelled or status.is_scheduled:
             out.state = str(
-                MessageState.CANCELLED if standing.is_cancelled else MessageState.SCHEDULED
+                MessageState.CANCELLED if status.is_cancelled else MessageState.SCHEDULED
             )
         now_ms = self._broker.clock.wall_ms()
         for count, name in enumerate(sorted(topic.groups), start=1):
-            each = partition.group(name).message_status(standing, now_ms, expires_ms=expires_ms)
+            each = partition.group(name).message_status(status, now_ms, expires_ms=expires_ms)
             out.groups.append(_group_out(name, each))
             if count % _GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -192,13 +192,13 @@ def _expires_ms(view: FrameView, offset: int) -> int:
     return 0 if column is None else int(column.cast("q")[offset - view.header.base_offset])
 
 
-def _group_out(name: str, standing: GroupMessageStatus) -> GroupStateOut:
-    time = None if standing.time_ms is None else format_time_us(standing.time_ms * 1000)
+def _group_out(name: str, status: GroupMessageStatus) -> GroupStateOut:
+    time = None if status.time_ms is None else format_time_us(status.time_ms * 1000)
     return GroupStateOut(
         name,
-        str(standing.state),
-        standing.attempt or None,
-        standing.consumer,
-        time if standing.state is MessageState.LEASED else None,
-        time if standing.state is MessageState.RETRY else None,
+        str(status.state),
+        status.attempt or None,
+        status.consumer,
+        time if status.state is MessageState.LEASED else None,
+        time if status.state is MessageState.RETRY else None,
     )
