@@ -34,7 +34,7 @@ class Quota(StrEnum):
 
 _SIZES: Final = (Quota.PUBLISH_BYTES, Quota.STORED_BYTES, Quota.TENANT_BYTES)
 RATES: Final = (Quota.REQUESTS, Quota.PUBLISH_BYTES, Quota.PUBLISH_MESSAGES)
-"""What a request is counted by."""
+"""The rates that each request counts against."""
 TENANT_RATES: Final = frozenset((Quota.TENANT_BYTES, Quota.TENANT_MESSAGES))
 
 

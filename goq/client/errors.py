@@ -35,7 +35,7 @@ from goq.http.client.errors import (
 from goq.http.client.response_reader import ResponseHeaders
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the decoders of answers raise for bytes that no node sends."""
+"""The errors of the decoders of answers for bytes that no node sends."""
 _RETRY_AFTER_MS_MAX: Final = 366 * 86_400_000
 """A year; a server may send a number of any length."""
 _DIGITS_MAX: Final = 9

@@ -26,7 +26,7 @@ _CLIENT_VARIABLES = {
     "GOQ_ID", "GOQ_TOPIC", "GOQ_GROUP", "GOQ_PARTITION", "GOQ_OFFSET", "GOQ_KEY", "GOQ_TIMESTAMP",
     "GOQ_ATTEMPT",
 }  # fmt: skip
-"""What commands read, and what ``goq consume --exec`` sets for the command that it runs."""
+"""Variables that commands read, or that ``goq consume --exec`` sets for its command."""
 _COMMAND_HEADER = "GOQ_HEADER_"
 _KUBERNETES_VARIABLE = re.compile(
     r"GOQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"

@@ -28,7 +28,7 @@ SLICE_BYTES: Final = 8 * 1024
 SMALL_PIECE_BYTES: Final = 1024
 HEADER_LINE_BYTES: Final = 4
 GATHERED_BYTES: Final = 4 * 1024 * 1024
-"""What comes of a body beyond this is gathered as it comes.
+"""The size of a body from which on its pieces are gathered as they come.
 
 Joining 24 MiB at once would hold the event loop for 15 ms: nearly all of it is the kernel giving
 pages. A buffer that grows keeps its pages if the C heap maps it on its own, as a node's does from

@@ -61,7 +61,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScheduleRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That a schedule has published for a due time, or why it did not."""
+    """A run of a schedule for a due time; ``problem`` says why nothing was published."""
 
     due_ms: int
     problem: str = ""

@@ -14,7 +14,7 @@ from typing import Final
 
 _READ_BYTES: Final = 64 * 1024
 _PIPE_BYTES_MAX: Final = 1024 * 1024
-"""What a pipe holds at most, unless the system is set to let it hold more."""
+"""The most that a pipe holds, unless the system is set to let it hold more."""
 
 
 def output_until_end(fd: int, wait: Callable[[], object]) -> Generator[bytes]:

@@ -75,7 +75,7 @@ class MetricSources:
         self.server: ServerCounts | None = None
         """The HTTP server, set when it is created."""
         self.quotas = QuotaTable()
-        """What principals use."""
+        """The use of quotas by principal."""
         self.certificate: ServerCertificate | None = None
         """The certificate of a node that speaks HTTPS."""
         self.cluster_certificate_end_s: float | None = None

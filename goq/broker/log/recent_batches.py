@@ -14,7 +14,7 @@ from goq import limits
 from goq.storage.log.segment import WriteBatch
 
 BATCH_BYTES: Final = 512
-"""What a batch takes besides its frames."""
+"""The memory of a batch besides its frames."""
 
 
 class RecentBatch(NamedTuple):

@@ -85,7 +85,7 @@ class GroupCounters(msgspec.Struct):
     nacked_messages: int = 0
     expired_messages: int = 0
     dead_messages: int = 0
-    """Those that this node dead-lettered as the leader; the group's state has all ever."""
+    """The messages that this node dead-lettered as the leader; the group's state has all ever."""
     deleted_unread_messages: int = 0
 
 

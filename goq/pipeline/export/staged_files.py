@@ -44,7 +44,7 @@ class Work(NamedTuple):
     default_lane: int
     staging: Staging
     decoded: Columns | None = None
-    """What values are decoded into; None where they are not."""
+    """The columns that values are decoded into; None where they are not decoded."""
 
 
 Stager = Callable[[Work, Sequence[Piece]], Iterator[PieceFiles]]

@@ -88,7 +88,7 @@ class TopicCatalog:
 
     def __init__(self, db: NodeDb, disk: Disk, topics_dir: Path) -> None:
         self.problems: list[str] = []
-        """What the last :meth:`recover` found damaged and could do without."""
+        """The damage that the last :meth:`recover` found and could do without."""
         self._db = db
         self._disk = disk
         self._topics_dir = topics_dir

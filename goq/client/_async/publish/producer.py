@@ -100,7 +100,7 @@ class AsyncProducer:
         self._owner = Owner("producer")
         self._monitor = Monitor()
         self._batches: deque[MessageBatch] = deque([MessageBatch()])
-        """Those that are sealed, in the order of sending, and at the end the open one."""
+        """The sealed batches, in the order of sending, and at the end the open one."""
         self._send_open_at_s = 0.0
         self._job: PreparedBatch | None = None
         self._error: Exception | None = None
