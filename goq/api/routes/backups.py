@@ -10,6 +10,7 @@ from goq.api.schemas.backups import BackupBegunOut, BackupOrder, BackupOut, Back
 from goq.backup.backup import BackupResult
 from goq.backup.node_backups import NodeBackups
 from goq.broker.runtime.single_job import JobOutcome
+from goq.errors import ShuttingDown
 from goq.http.message import Request, Response
 from goq.units import format_time_us
 
@@ -68,6 +69,6 @@ class BackupRoutes:
 
 def _finished(last: JobOutcome[BackupResult]) -> BackupOut:
     if last.result is None:
-        detail = "" if last.failure is None else last.failure.detail
-        return BackupOut(number=last.number, failure=detail or "the node was stopped")
+        failure = last.failure or ShuttingDown("the node was stopped")
+        return BackupOut(number=last.number, failure=failure.detail, code=failure.code)
     return BackupOut(number=last.number, **last.result._asdict())

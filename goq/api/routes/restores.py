@@ -12,6 +12,7 @@ from goq.backup.node_restores import NodeRestores, RestoredTopic, TopicRestoreOr
 from goq.broker.runtime.single_job import JobOutcome
 from goq.clock import Clock
 from goq.config.topic import TopicSettings
+from goq.errors import ShuttingDown
 from goq.http.message import Request, Response
 from goq.units import parse_time_us
 
@@ -76,6 +77,6 @@ class RestoreRoutes:
 
 def _finished(last: JobOutcome[RestoredTopic]) -> RestoreOut:
     if last.result is None:
-        detail = "" if last.failure is None else last.failure.detail
-        return RestoreOut(number=last.number, failure=detail or "the node was stopped")
+        failure = last.failure or ShuttingDown("the node was stopped")
+        return RestoreOut(number=last.number, failure=failure.detail, code=failure.code)
     return RestoreOut(number=last.number, **last.result._asdict())

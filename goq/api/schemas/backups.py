@@ -23,9 +23,10 @@ class BackupBegunOut(msgspec.Struct):
 
 
 class BackupOut(Output, kw_only=True):
-    """A finished backup; ``failure`` says why there is none. ``copied_bytes`` are new.
+    """A finished backup; ``failure`` says why there is none, and ``code`` is that of the error.
 
-    ``missing`` are the partitions that were offline: the backup lacks them.
+    ``copied_bytes`` are new. ``missing`` are the partitions that were offline: the backup lacks
+    them.
     """
 
     number: int
@@ -36,6 +37,7 @@ class BackupOut(Output, kw_only=True):
     copied_bytes: int = 0
     missing: Sequence[str] = ()
     failure: str = ""
+    code: str = ""
 
 
 class BackupStatusOut(Output):

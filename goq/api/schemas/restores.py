@@ -33,7 +33,7 @@ class RestoreBegunOut(msgspec.Struct):
 
 
 class RestoreOut(Output, kw_only=True):
-    """A finished restore; ``failure`` says why there is none.
+    """A finished restore; ``failure`` says why there is none, and ``code`` is that of the error.
 
     ``missing`` are the partitions that the backup lacks: they are empty. ``is_compacted`` says that
     compaction removed messages from before the moment.
@@ -47,6 +47,7 @@ class RestoreOut(Output, kw_only=True):
     missing: Sequence[str] = ()
     is_compacted: bool = False
     failure: str = ""
+    code: str = ""
 
 
 class RestoreStatusOut(Output):

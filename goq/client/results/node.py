@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from goq.client.results.result import Result, decode
-from goq.errors import Unavailable
+from goq.errors import BY_CODE, GoqError, Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +89,13 @@ def decode_begun(answer: object) -> int:
 
 
 def decode_backup(answer: object, number: int) -> FinishedBackup | None:
-    """Return a backup by its number, None while it is under way. Raises ``Unavailable``."""
+    """Return a backup by its number, None while it is under way; raise the error that ended it."""
     last = _finished(answer, number, "backup")
     return None if last is None else decode(FinishedBackup, last)
 
 
 def decode_restore(answer: object, number: int) -> FinishedRestore | None:
-    """Return a restore by its number, None while it is under way. Raises ``Unavailable``."""
+    """Return a restore by its number, None while it is under way; raise the error that ended it."""
     last = _finished(answer, number, "restore")
     return None if last is None else decode(FinishedRestore, last)
 
@@ -108,8 +108,14 @@ def _finished(answer: object, number: int, what: str) -> dict[str, object] | Non
     if not isinstance(last, dict) or last.get("number") != number:
         raise Unavailable(f"the node was restarted, so there is no {what}; begin it again")
     if last.get("failure"):
-        raise Unavailable(f"no {what}: {last['failure']}")
+        raise _failure(last)(f"no {what}: {last['failure']}")
     return last
+
+
+def _failure(last: dict[str, object]) -> type[GoqError]:
+    """Return the error that ended a job; ``Unavailable`` for one that has no code of its own."""
+    error = BY_CODE.get(str(last.get("code", "")), GoqError)
+    return Unavailable if error is GoqError else error
 
 
 def decode_version(answer: object) -> NodeVersion:

@@ -12,7 +12,17 @@ import pytest
 from goq import Node, limits
 from goq.backup.node_restores import RESTORING_DIR, NodeRestores
 from goq.client import Client
-from goq.errors import GoqError, InvalidInput, TopicExists, TopicNotFound, Unavailable
+from goq.errors import (
+    Conflict,
+    CorruptData,
+    GoqError,
+    InvalidInput,
+    NotFound,
+    StorageFull,
+    TopicExists,
+    TopicNotFound,
+    Unavailable,
+)
 from goq.model import AUDIT_TOPIC
 from goq.storage.disk import RealDisk
 from goq.storage.verification import verify_data_dir
@@ -76,6 +86,7 @@ def test_a_topic_is_there_under_another_name_with_its_groups_beside_the_one_that
     again = q.restore_topic("payments", "payments")
     assert (again.topic, again.messages) == ("payments", 3)
     assert view(q, ["payments"])["payments"] == before["payments"]
+    goq("restore", str(folder), "--topic", "nothing=old", "--server", node.url, code=3)
     assert len(view(q)["orders"][1]) == len(before["orders"][1]) + 1, "the living one is untouched"
     for message in q.receive("orders-old", "billing", max_messages=100, visibility="1h"):
         message.ack()
@@ -140,9 +151,9 @@ def test_what_exists_is_never_touched(q: Client, data: Path, tmp_path: Path) -> 
         q.restore_topic("payments", "orders")
     with pytest.raises(InvalidInput, match="backs up to"):
         q.restore_topic("orders", "old", place=str(tmp_path / "elsewhere"))
-    with pytest.raises(Unavailable, match="has no topic"):
+    with pytest.raises(TopicNotFound, match="has no topic"):
         q.restore_topic("nothing", "old")
-    with pytest.raises(Unavailable, match="there is no backup"):
+    with pytest.raises(NotFound, match="there is no backup"):
         q.restore_topic("orders", "old", backup="20200101T000000.000000Z")
     with pytest.raises(InvalidInput, match="not a topic setting"):
         q.restore_topic("orders", "old", settings={"color": "red"})
@@ -163,7 +174,7 @@ def test_a_name_that_is_taken_meanwhile_stays_with_its_topic(
         return staged
 
     monkeypatch.setattr(NodeRestores, "_stage", stage)
-    with pytest.raises(Unavailable, match="exists already"):
+    with pytest.raises(TopicExists, match="exists already"):
         q.restore_topic("orders", "old")
     assert len(q.describe_topic("old").partitions) == 1
     assert left(data) == []
@@ -179,7 +190,7 @@ def test_messages_that_retention_would_delete_at_once_are_not_restored_unasked(
         q.publish("orders", b"1")
         q.create_backup()
         node.clock.ahead_ms += 2 * 3_600_000
-        with pytest.raises(Unavailable, match=r"--set retention\.age=none"):
+        with pytest.raises(Conflict, match=r"--set retention\.age=none"):
             q.restore_topic("orders", "old")
         assert left(data) == []
         q.restore_topic("orders", "old", settings={"retention.age": "none"})
@@ -192,7 +203,7 @@ def test_a_damaged_object_is_named_and_leaves_nothing(q: Client, data: Path, fol
     q.create_backup()
     for path in (folder / "objects").iterdir():
         path.write_bytes(path.read_bytes()[:-1] + b"\x00")
-    with pytest.raises(Unavailable, match="damaged"):
+    with pytest.raises(CorruptData, match="damaged"):
         q.restore_topic("orders", "old")
     with pytest.raises(TopicNotFound):
         q.describe_topic("old")
@@ -209,7 +220,7 @@ def test_a_topic_that_would_leave_no_room_is_refused(
     usage = shutil.disk_usage(data)
     low_bytes = min(limits.DISK_LOW_BYTES, usage.total // 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=low_bytes + 1))
-    with pytest.raises(Unavailable, match="nearly full"):
+    with pytest.raises(StorageFull, match="nearly full"):
         q.restore_topic("orders", "old")
     assert left(data) == []
 

@@ -222,8 +222,8 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         """Have the node back itself up to the folder of its setting ``backup.to``; wait for it.
 
         ``to`` may only be that folder. The result of one that is under way already is returned.
-        Needs the rule ``operate:*``. Raises ``InvalidInput`` for another folder, and
-        ``Unavailable`` if the backup failed.
+        Needs the rule ``operate:*``. Raises ``InvalidInput`` for another folder, and the error of a
+        backup that failed.
         """
         body = {} if to is None else {"to": to}
         number = results.node.decode_begun(self._http.call("POST", routes.BACKUPS, body))
@@ -254,7 +254,8 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         The topic has its groups and their progress; all leases have ended.
 
         Needs the rules ``operate:*``, ``read`` of the one and ``manage`` of the other. Raises
-        ``TopicExists``, ``InvalidInput``, and ``Unavailable`` if the restore failed.
+        ``TopicExists``, ``InvalidInput``, and the error of a restore that failed: ``NotFound`` if
+        there is no such backup, or no such topic in it.
         """
         body: dict[str, Any] = {"topic": topic, "as": new_name, "from": place, "backup": backup}
         body |= {"at": None if at is None else as_time(at, "at")}
