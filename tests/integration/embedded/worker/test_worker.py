@@ -23,6 +23,8 @@ from goq.errors import InvalidInput, NotAllowed, UsageError
 from tests.support.client.worker_app import is_done, running, steps_of
 from tests.support.eventually import eventually
 
+COMMAND = (sys.executable, "-P", "-m", "goq_cli", "worker")
+
 
 @dataclass
 class Order:
@@ -231,15 +233,53 @@ def test_the_command_runs_an_app_and_ends_it_at_a_signal(
     )
     goq_client.publish("jobs", json.dumps({"id": 1}))
     environment = {**os.environ, "GOQ_SERVER": goq_node.url, "XDG_CONFIG_HOME": str(tmp_path)}
-    words = [sys.executable, "-P", "-m", "goq_cli", "worker"]
     with subprocess.Popen(
-        [*words, "tasks:app"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+        [*COMMAND, "tasks:app"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
     ) as process:
         eventually((tmp_path / "began").exists, "the function runs", seconds=30)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
     assert (tmp_path / "ended").exists()
     assert is_done(goq_client, "jobs")()
-    for name, code in (("tasks:nope", 2), ("nope:app", 3), ("tasks", 2)):
-        done = subprocess.run([*words, name], cwd=tmp_path, env=environment, capture_output=True)
-        assert done.returncode == code, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "told"),
+    [
+        ("tasks:nope", 2, "goq: tasks has no goq.WorkerApp named 'nope'"),
+        ("tasks", 2, "goq: 'tasks' is not MODULE:APP, as in tasks:app"),
+        (".tasks:app", 2, "goq: '.tasks:app' is not MODULE:APP, as in tasks:app"),
+        ("nope:app", 3, "goq: there is no module nope in"),
+        ("nope.tasks:app", 3, "goq: there is no module nope.tasks in"),
+        ("tasks.py:app", 3, "installed; is it tasks:app?"),
+    ],
+)
+def test_an_app_that_is_not_there_is_told_in_a_line(
+    name: str, code: int, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.py").write_text("app = None\n")
+    done = subprocess.run([*COMMAND, name], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import nope", "ModuleNotFoundError: No module named 'nope'"),
+        ("import tasks.nope", "'tasks' is not a package"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_program_that_cannot_be_imported_is_told_by_its_own_lines_alone(
+    code: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.py").write_text(f"{code}\n")
+    done = subprocess.run([*COMMAND, "tasks:app"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    first, *lines = done.stderr.splitlines()
+    assert first == "goq: tasks cannot be imported"
+    assert told in lines[-1]
+    assert re.findall(r'File ".*?([^/]*)", line', done.stderr) == ["tasks.py"]
