@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from goq import limits
-from goq.access.admin_token import read_admin_token, write_admin_token
+from goq.access.admin_token import FILE_NAME, read_admin_token, write_admin_token
 from goq.access.token_table import TokenTable
 from goq.api.app import App
 from goq.api.codec.problem import problem_response
@@ -336,16 +336,18 @@ class NodeServer:
             return None
         return self.cluster.replicas.needed_from(partition.identity)
 
-    def reload(self, config: Config) -> None:
+    def reload(self, config: Config) -> dict[str, str]:
         """Take over the settings that can change while the node runs: the names of hosts.
 
         The certificate is loaded again. The token of the data folder is read again, and does not
-        count any more without its file.
-        Raises ``UsageError``.
+        count any more without its file. Returns what has become of the token, by the file's name,
+        if it is another one now. Raises ``UsageError``.
         """
+        changed: dict[str, str] = {}
         if self._tokens is not None:
             text = read_admin_token(config.broker.data_dir)
-            self._tokens.set_admin_token(config.broker.node_id, text)
+            if self._tokens.set_admin_token(config.broker.node_id, text):
+                changed[FILE_NAME] = "none" if text is None else "replaced"
         if self._certificate is not None:
             self._certificate.reload()
         if self._bootstrap is not None:
@@ -355,6 +357,7 @@ class NodeServer:
             self._server.allow_hosts(config.host_names)
         if self._sqs_server is not None:
             self._sqs_server.allow_hosts(config.sqs_host_names)
+        return changed
 
     def requests_under_way(self) -> list[str]:
         """Return the requests that are not answered yet, for a log."""

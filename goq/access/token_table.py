@@ -43,16 +43,17 @@ class TokenTable:
         self._by_certificate: dict[str, list[TokenRecord]] = {}
         self._local: tuple[Principal, TokenRecord] | None = None
 
-    def set_admin_token(self, node: str, text: str | None) -> None:
-        """Accept the token of this node's data folder, None for none."""
+    def set_admin_token(self, node: str, text: str | None) -> bool:
+        """Accept the token of this node's data folder, None for none; return whether it changed."""
         found = None if text is None else split_token(text)
-        if found is None:
-            self._local = None
-            return
-        token_id, digest = found[0], digest_of(found[1])
-        if self._local is None or self._local[1].digest != digest:
+        digest = None if found is None else digest_of(found[1])
+        if digest == (None if self._local is None else self._local[1].digest):
+            return False
+        self._local = None
+        if found is not None and digest is not None:
             principal = Principal(_LOCAL + node, "admin.token", _ADMIN, digest=digest)
-            self._local = principal, TokenRecord(token_id, principal.name, digest, (), 0)
+            self._local = principal, TokenRecord(found[0], principal.name, digest, (), 0)
+        return True
 
     def has_admin(self) -> bool:
         """Return whether a valid token may administer the tokens."""

@@ -114,7 +114,7 @@ def _reload(node: NodeServer, load: Callable[[], Config]) -> None:
     try:
         config = load()
         changed = changed_settings(node.config, config)
-        node.reload(config)
+        files = node.reload(config)
     except GoqError as error:
         _log.error("the settings are kept: %s", error.detail)
         return
@@ -123,7 +123,8 @@ def _reload(node: NodeServer, load: Callable[[], Config]) -> None:
     for name, value in changed.items():
         if name not in applied:
             _log.warning("%s=%s counts from the next start on", name, value)
-    text = " ".join(f"{name}={value}" for name, value in applied.items()) or "nothing changed"
+    told = (f"{name}={value}" for name, value in (applied | files).items())
+    text = " ".join(told) or "nothing changed"
     _log.warning("loaded the settings again: %s", text)
 
 

@@ -102,6 +102,28 @@ def test_sighup_applies_what_can_change_while_the_node_runs_and_names_the_rest(
     assert not node.told("stopped")  # an info record
 
 
+def test_sighup_tells_that_the_token_of_the_data_folder_counts_no_more(tmp_path: Path) -> None:
+    with reserved_port() as port:
+        node = ConfiguredNode(tmp_path, port)
+        node.write(security={"auth": "tokens"})
+        token = tmp_path / "data" / "admin.token"
+        with node.process:
+            text = token.read_text()
+            for change, told in (
+                (lambda: None, "nothing changed"),
+                (token.unlink, "admin.token=none"),
+                (lambda: write_private(token, text), "admin.token=replaced"),
+            ):
+                change()
+                node.send(signal.SIGHUP)
+                eventually(partial(node.told, f"loaded the settings again: {told}"))
+
+
+def write_private(path: Path, text: str) -> None:
+    path.touch(0o600)
+    path.write_text(text)
+
+
 def test_settings_that_are_wrong_are_told_and_the_old_ones_kept(node: ConfiguredNode) -> None:
     node.write(security={"hosts": ["goq.example.com"], "unknown": 1})
     node.send(signal.SIGHUP)

@@ -215,14 +215,15 @@ def test_the_token_of_the_data_folder_counts_on_its_machine_only(
     text = write_admin_token(tmp_path)
     assert (tmp_path / FILE_NAME).stat().st_mode & 0o777 == 0o600
     assert read_admin_token(tmp_path) == text
-    tokens.table.set_admin_token("n1", text)
+    assert tokens.table.set_admin_token("n1", text)
     assert tokens.table.find(text, is_local=True).is_admin
     assert not tokens.finds(text, is_local=False)
     assert not tokens.finds(text[:-1])
     principal = tokens.table.find(text, is_local=True)
-    tokens.table.set_admin_token("n1", text)
+    assert not tokens.table.set_admin_token("n1", text), "it is the same"
     assert tokens.table.is_valid(principal)
-    tokens.table.set_admin_token("n1", None)
+    assert tokens.table.set_admin_token("n1", None)
+    assert not tokens.table.set_admin_token("n1", None)
     assert not tokens.finds(text)
     assert not tokens.table.is_valid(principal)
     assert tokens.table.is_valid(tokens.table.named("admin@n2"))
