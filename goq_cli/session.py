@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
@@ -148,6 +149,16 @@ def url_of(server: str) -> str:
 
 
 SESSION = Session()
+
+
+def node_time_us(client: Client, topics: Sequence[str]) -> int:
+    """Return the node's time, as descriptions of topics tell it; else this machine's.
+
+    Raises ``TopicNotFound``.
+    """
+    times = [client.describe_topic(topic).time for topic in topics]
+    now = next(filter(None, times), None)
+    return time.time_ns() // 1000 if now is None else round(now.timestamp() * 1_000_000)
 
 
 _FILES = {

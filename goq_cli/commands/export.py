@@ -16,7 +16,7 @@ from goq_cli.interrupts import noted_signals
 from goq_cli.output.export import print_export
 from goq_cli.output.output import notice
 from goq_cli.output.progress import Advance, show_progress
-from goq_cli.session import SESSION
+from goq_cli.session import SESSION, node_time_us
 
 if TYPE_CHECKING:
     from goq.client import Client
@@ -275,9 +275,7 @@ def _catalog(register: tuple[str, str] | None) -> TableCatalog | None:
 def _node_time_us(topics: list[str], nodes: Nodes) -> int:
     """Return the time of the node; raise ``TopicNotFound`` before anything is written."""
     with nodes.client() as client:
-        times = [client.describe_topic(topic).time for topic in topics]
-    now = next(filter(None, times), None)
-    return time.time_ns() // 1000 if now is None else round(now.timestamp() * 1_000_000)
+        return node_time_us(client, topics)
 
 
 @contextmanager

@@ -6,16 +6,17 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from goq.errors import TopicNotFound, UsageError
-from goq.units import parse_time_us
+from goq.units import is_by_clock, parse_time_us
 from goq_cli.output.output import notice
 from goq_cli.output.report import print_report
-from goq_cli.session import SESSION
+from goq_cli.session import SESSION, node_time_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,7 +90,7 @@ def command(
             ),
         }
     )
-    live = LiveSource(servers, token, topics, include_deleted, *_span(since, until))
+    live = LiveSource(servers, token, topics, include_deleted, *_span(since, until, topics))
     exists = _look(options, dry_run=dry_run)
     notice("starting Spark…")
     session = spark_session(master)
@@ -119,9 +120,14 @@ def _place(source: str) -> str:
     return source if not source or "://" in source else str(Path(source).absolute())
 
 
-def _span(since: str | None, until: str | None) -> tuple[int | None, int | None]:
-    """Return the bounds of what is read, in microseconds."""
+def _span(
+    since: str | None, until: str | None, topics: Sequence[str]
+) -> tuple[int | None, int | None]:
+    """Return the bounds of what is read, in microseconds, by the node's clock."""
     now_us = time.time_ns() // 1000
+    if is_by_clock(since) or is_by_clock(until):
+        with SESSION.long_client() as client:
+            now_us = node_time_us(client, topics)
     from_us, to_us = (
         None if text is None else parse_time_us(text, now_us=now_us, field=field)
         for field, text in (("--since", since), ("--until", until))
