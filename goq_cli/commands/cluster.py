@@ -28,6 +28,10 @@ _Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 _Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0)]
 _WATCH_S = 1.0
 _NAMED_MAX = 20
+_TLS_FLAGS = (
+    "    --set security.tls.cert_file=FILE --set security.tls.key_file=FILE \\",
+    "    --set security.tls.ca_file=FILE \\",
+)
 _CLEAR = "\x1b[2J\x1b[H"
 
 
@@ -85,12 +89,17 @@ def join(
 
     A node that is started with --join is added automatically.
     """
+    from goq.errors import Conflict
+
     with SESSION.client() as client:
         if node is not None and address is not None:
             client.add_node(node, address)
             tell_done({"joined": node}, f"{node} is let in")
             return
         cluster = client.describe_cluster()
+        if not cluster.cluster:
+            raise Conflict("this node is on its own: no other can join; see docs/cluster.md")
+        asks_for_tokens = client.whoami().auth != "off"
     taken = ", ".join(known.id for known in cluster.nodes)
     via = next((n.url for n in cluster.nodes if n.status == "up"), "URL")
     if SESSION.json:
@@ -101,8 +110,11 @@ def join(
         "",
         "  goq serve --data-dir DIR --listen HOST:PORT --node-id NAME \\",
         "    --cluster-listen HOST:PORT --cluster-secret-file FILE \\",
+        *(["    --set security.auth=tokens \\"] if asks_for_tokens else []),
+        *(_TLS_FLAGS if via.startswith("https:") else []),
         f"    --join {via}",
         "",
+        "Where the others have more flags, as --cluster-tls-cert-file, add its own.",
         "Then give it its share: goq cluster rebalance",
     )
 

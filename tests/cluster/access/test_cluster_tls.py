@@ -14,6 +14,7 @@ from goq.cluster.rpc.client import NodeConnections
 from goq.errors import UsageError
 from goq.http.client.errors import ConnectError
 from goq.http.client.http1 import ClientRequest, RequestTimeouts, encode_head, parse_url
+from tests.support.cli.command import Run
 from tests.support.cluster.authority import Authority, needs_openssl
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, new_cluster
 from tests.support.cluster.wire_tap import WireTap, wire_tap
@@ -90,7 +91,9 @@ def test_nothing_is_in_clear_between_nodes_while_messages_replicate(
         cluster.stop_at_once()
 
 
-def test_clients_speak_https_to_all_nodes(cluster: RunningCluster, authority: Authority) -> None:
+def test_clients_speak_https_to_all_nodes(
+    cluster: RunningCluster, authority: Authority, goq: Run
+) -> None:
     cluster.start_three()
     urls = [node.url for node in cluster.nodes]
     assert all(url.startswith("https://") for url in urls)
@@ -105,6 +108,10 @@ def test_clients_speak_https_to_all_nodes(cluster: RunningCluster, authority: Au
                 found += 1
     nodes = cluster.by_name["n1"].call("GET", "/v1/cluster")["nodes"]
     assert sorted(node["url"] for node in nodes) == sorted(urls)
+    given = ("--server", urls[0], "--ca-file", str(authority.certificate))
+    told = goq("cluster", "join", *given).stdout.decode()
+    assert "--set security.tls.cert_file=FILE --set security.tls.key_file=FILE \\\n" in told
+    assert "security.auth" not in told
 
 
 def is_up(cluster: RunningCluster, seen_by: str, name: str) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from goq.cluster.forwarding import http_proxy
 from goq.cluster.rpc.client import NodeConnections, RpcClient
 from goq.http.message import LOCAL, PRINCIPAL
+from tests.support.cli.command import Run
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.eventually import eventually
 from tests.support.node.node_api import Answer
@@ -55,6 +56,14 @@ def cluster() -> Iterator[RunningCluster]:
 
         eventually(has_topic)
         yield cluster
+
+
+def test_the_command_by_which_a_node_joins_asks_for_tokens_too(
+    cluster: RunningCluster, goq: Run
+) -> None:
+    given = ("--server", cluster.by_name["n1"].url, "--token", admin_of(cluster, "n1"))
+    told = goq("cluster", "join", *given).stdout.decode()
+    assert "    --set security.auth=tokens \\\n    --join http" in told
 
 
 def test_a_token_counts_at_every_node_from_its_creation_on(cluster: RunningCluster) -> None:

@@ -96,7 +96,9 @@ def test_a_cluster_is_shown_grown_moved_and_shrunk(
     assert f"{topic}:1" in shown
     assert run("cluster", "nodes").stdout.decode().count("\tup\t") == 2
 
-    assert f"--join {cluster.by_name['n1'].url}" in run("cluster", "join").stdout.decode()
+    told = run("cluster", "join").stdout.decode()
+    assert f"--join {cluster.by_name['n1'].url}" in told
+    assert "--set" not in told
     cluster.start("n3", via="n1")
     cluster.until(lambda: cluster.cluster_node("n3").readiness.pending() == [])
     eventually(lambda: cluster.statuses("n1").get("n3") == "up")
@@ -161,6 +163,7 @@ def test_settings_take_sizes(run: Run) -> None:
 def test_a_node_of_its_own_says_so(goq: Run) -> None:
     assert b"is on its own" in goq("cluster", "status").stdout
     assert b"on its own" in goq("cluster", "rebalance", code=6).stderr
+    assert b"on its own" in goq("cluster", "join", code=6).stderr
 
 
 def test_a_move_and_a_leaving_node_are_no_trouble(capsys: pytest.CaptureFixture[str]) -> None:
