@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from goq import limits
@@ -132,6 +133,7 @@ class ClusterBootstrap:
         self._create_connections = create_connections or partial(NodeConnections, tls=self._tls)
         self._dial_stream = dial_stream or StreamDialer(self._tls).dial
         self._name = config.broker.node_id
+        _check_names_cluster(config, disk)
         self._closing = AsyncExitStack()
         self._opened: _Opened | None = None
         self._node: ClusterNode | None = None
@@ -142,7 +144,7 @@ class ClusterBootstrap:
         Raises ``UsageError`` for an invalid configuration, ``CorruptData`` and ``OSError``.
         """
         name, data_dir = self._name, self._config.broker.data_dir
-        was_member = (data_dir / FOLDER).exists() or FILE_NAME in self._disk.names(data_dir)
+        was_member = _was_member(data_dir, self._disk)
         cluster = self._config.cluster
         restored = await RestoredTopics.load(
             self._disk,
@@ -446,6 +448,23 @@ def _archive_sources(name: str, metadata: MetadataClient, replica: Replica) -> l
     """Return all other nodes, those with replicas of the partition first."""
     holders = replica.other_nodes
     return [*holders, *sorted(metadata.state.nodes.keys() - {*holders, name})]
+
+
+def _was_member(data_dir: Path, disk: Disk) -> bool:
+    return (data_dir / FOLDER).exists() or FILE_NAME in disk.names(data_dir)
+
+
+def _check_names_cluster(config: Config, disk: Disk) -> None:
+    """Raise ``UsageError`` for a new member without a cluster: it would begin one of its own."""
+    name, cluster = config.broker.node_id, config.cluster
+    if cluster.peers or cluster.join is not None or _was_member(config.broker.data_dir, disk):
+        return
+    raise UsageError(
+        f"{name} has no cluster yet, and its settings name none: say --join URL of a node of one,"
+        f" or the first nodes of a new one: --peers {name}=HOST:PORT,… (only {name}, if it begins"
+        " alone)",
+        field="cluster.peers",
+    )
 
 
 def _peer_tls(config: Config) -> PeerTls:

@@ -189,6 +189,12 @@ def test_a_serve_that_fails_leaves_no_folder(goq: Run, node: RunningNode, tmp_pa
     member = ("--node-id", "n1", "--peers", peers, "--cluster-secret-file", str(secret))
     goq(*serve, "--listen", "127.0.0.1:0", "--cluster-listen", address, *member, code=2)
     assert not data_dir.parent.exists()
+    alone = ("--node-id", "n1", "--cluster-secret-file", str(secret))
+    refused = goq(
+        *serve, "--listen", "127.0.0.1:0", "--cluster-listen", "127.0.0.1:0", *alone, code=2
+    )
+    assert b"n1 has no cluster yet, and its settings name none" in refused.stderr
+    assert not data_dir.parent.exists()
     data_dir.mkdir(parents=True)
     goq(*serve, "--listen", address, code=2)
     assert data_dir.exists(), "a folder that was there before stays"
