@@ -37,8 +37,8 @@ The same as [manual pages](#manual-pages): `man goq`, `man goq-produce`.
 | `--json` | one document, or one object a line for streams; errors as JSON objects on stderr |
 | stdout, stderr | data, in UTF-8; everything else. Tables and colour appear only on a terminal; a pipe gets tab-separated fields |
 | exit codes | 0 done · 1 failed in part · 2 usage: a wrong command or option · 3 not found · 4 not allowed · 5 unavailable or timed out · 6 conflict · 7 invalid data: what was read, or a name, a time or a setting that cannot be one · 130 interrupted · 143 terminated |
-| durations | `250ms`, `30s`, `5m`, `1h30m`, `7d` |
-| sizes | `64KiB`, `10MB`, `1GiB` |
+| durations | `250ms`, `30s`, `5m`, `1h30m`, `7d`; a number alone is seconds, except in settings and `--keep`, which want a unit |
+| sizes | `64KiB`, `10MB`, `1GiB`; a number alone is bytes, except in settings, which want a unit |
 | times | RFC 3339 with a zone, a date, `now`, or relative to now as `-15m` |
 
 ## Manual pages
