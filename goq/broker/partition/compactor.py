@@ -101,10 +101,12 @@ class Compactor:
         first = first_dirty_segment(log.segments, self.progress)
         self._dirty_us = None
         if first is not None:
-            read_time = partial(first.read_first_time, self._context.disk)
+            read_time = partial(self._first_time_us, first.base_offset, means.now_us)
             self._dirty_us = await self._loop.run_in_executor(means.executor, read_time)
         due_us = self.due_us(settings)
         is_overdue = due_us is not None and due_us <= means.now_us
+        far_us = means.now_us + settings.segment_age_ms * 1000
+        is_overdue |= self.progress.tombstone_us > far_us  # the clock was set back since
         return is_overdue or is_mostly_dirty(log.segments, self.progress)
 
     def due_us(self, settings: TopicSettings) -> int | None:
@@ -145,6 +147,7 @@ class Compactor:
             means.now_us - settings.tombstone_age_ms * 1000,
             means.now_us - (settings.dedup_window_ms or 0) * 1000,
             self._pause,
+            means.now_us,
         )
         in_thread = partial(self._in_thread, means.executor)
         await in_thread(lambda: build_offset_map(log.reader, newest, end_offset, self._pause))
@@ -154,7 +157,7 @@ class Compactor:
                 break
             if segment not in log.segments:  # retention deleted it meanwhile
                 continue
-            found = await in_thread(partial(plan_rewrite, self._context.disk, segment, terms))
+            found = await in_thread(partial(self._plan, segment, terms, settings.segment_age_ms))
             if found.removed_count and await self._rewrite(segment, found, terms, means.executor):
                 taken += found.removed_count
             if found.tombstone_us:
@@ -168,6 +171,22 @@ class Compactor:
                 with suppress(CorruptData):  # each keeps its damage
                     await self._merge(segments, means.executor)
         return taken
+
+    def _plan(self, segment: Segment, terms: CleanerParameters, segment_age_ms: int) -> RewritePlan:
+        after_us = self._first_time_us(segment.end_offset, terms.now_us)
+        if after_us is None:  # asked again later, not in each pass that is due at once
+            after_us = terms.now_us + segment_age_ms * 1000
+        return plan_rewrite(self._context.disk, segment, terms, after_us)
+
+    def _first_time_us(self, offset: int, now_us: int) -> int | None:
+        """Return when the first message of the first segment from ``offset`` on was appended.
+
+        Segments that begin later than now, as by a clock that was ahead, do not count. None without
+        another. Blocks on the disk.
+        """
+        later = (each for each in self._messages.log.segments if each.base_offset >= offset)
+        times_us = (each.read_first_time(self._context.disk) for each in later)
+        return next((us for us in times_us if us is not None and us <= now_us), None)
 
     async def _rewrite(
         self, segment: Segment, found: RewritePlan, terms: CleanerParameters, executor: Executor

@@ -20,7 +20,7 @@ _CRC = struct.Struct("<I")
 
 
 class CleanerCheckpoint(NamedTuple):
-    """How far a log is cleaned, and the append time of its oldest tombstone, 0 for none."""
+    """How far a log is cleaned, and since when its oldest tombstone counts, 0 for none."""
 
     compacted_to: int = 0
     tombstone_us: int = 0

@@ -105,10 +105,10 @@ class Removal(NamedTuple):
     """The number of tombstones that stay, of those within reach of the offset map."""
 
 
-def plan_removal(view: FrameView, offset_map: OffsetMap, tombstones_until_us: int) -> Removal:
+def plan_removal(view: FrameView, offset_map: OffsetMap, is_over: bool) -> Removal:
     """Return which messages of a frame to remove, as far as the map reaches.
 
-    Tombstones appended at or before ``tombstones_until_us`` are removed.
+    Tombstones are removed if their time ``is_over``.
     """
     header = view.header
     count = header.message_count
@@ -117,7 +117,6 @@ def plan_removal(view: FrameView, offset_map: OffsetMap, tombstones_until_us: in
     if judged <= 0 or not header.attributes & Attribute.KEYS or len(before) == count:
         return Removal(before, 0, 0)
     was_removed = set(before)
-    is_over = header.append_time_us <= tombstones_until_us
     nulls = _null_values(view, judged)
     removed, tombstones = list(before), 0
     for row, key in enumerate(view.keys(0, judged)):

@@ -40,20 +40,22 @@ class CleanerParameters(msgspec.Struct, frozen=True):
 
     Times are microseconds. Tombstones appended at or before ``tombstones_until_us`` are removed.
     Dedup ids of removed messages stay in frames appended after ``dedup_after_us``. ``pause`` is
-    called between frames, and may stop the pass by raising.
+    called between frames, and may stop the pass by raising. Append times after ``now_us`` are of a
+    clock that was ahead.
     """
 
     offset_map: OffsetMap
     tombstones_until_us: int
     dedup_after_us: int
     pause: Callable[[], None]
+    now_us: int = TIME_US_MAX
 
 
 class RewritePlan(NamedTuple):
     """The rows to remove from the frames of a segment, as bits, by each frame's base offset.
 
-    ``producers`` are the frames that stay for their producers. ``tombstone_us`` is the append time
-    of the oldest tombstone that stays, 0 for none.
+    ``producers`` are the frames that stay for their producers. ``tombstone_us`` is the time from
+    which the oldest tombstone that stays counts, 0 for none.
     """
 
     removed: dict[int, bytes]
@@ -62,8 +64,14 @@ class RewritePlan(NamedTuple):
     tombstone_us: int
 
 
-def plan_rewrite(disk: Disk, segment: Segment, parameters: CleanerParameters) -> RewritePlan:
-    """Read a segment and plan its rewrite; memory is a bit per message of affected frames."""
+def plan_rewrite(
+    disk: Disk, segment: Segment, parameters: CleanerParameters, time_after_us: int = TIME_US_MAX
+) -> RewritePlan:
+    """Read a segment and plan its rewrite; memory is a bit per message of affected frames.
+
+    A tombstone of a clock that was ahead is at least as old as what follows the segment, which was
+    appended at ``time_after_us``.
+    """
     removed: dict[int, bytes] = {}
     removed_count = tombstone_us = 0
     last: OrderedDict[int, list[int]] = OrderedDict()
@@ -72,11 +80,14 @@ def plan_rewrite(disk: Disk, segment: Segment, parameters: CleanerParameters) ->
         if isinstance(place, BadRegion):
             continue
         view, header = place.view, place.view.header
-        removal = plan_removal(view, parameters.offset_map, parameters.tombstones_until_us)
+        is_ahead = header.append_time_us > parameters.now_us
+        time_us = time_after_us if is_ahead else header.append_time_us
+        is_over = time_us <= parameters.tombstones_until_us
+        removal = plan_removal(view, parameters.offset_map, is_over)
         if header.producer_id:
             _remember(last, header)
         if removal.tombstones:
-            tombstone_us = min(tombstone_us or header.append_time_us, header.append_time_us)
+            tombstone_us = min(tombstone_us or time_us, time_us)
         if removal.removed:
             removed[header.base_offset] = _bits(removal.removed, header.message_count)
             removed_count += removal.removed_count

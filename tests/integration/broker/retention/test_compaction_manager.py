@@ -173,6 +173,58 @@ def test_a_tombstone_stays_for_its_time_though_the_clock_jumps_ahead(tmp_path: P
     run(work())
 
 
+@pytest.mark.parametrize("passes_ahead", [True, False])
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_a_tombstone_of_a_clock_that_was_ahead_is_as_old_as_what_comes_after_its_segment(
+    tmp_path: Path, passes_ahead: bool, is_quiet: bool
+) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with by_hand(tmp_path, clock=clock, **COMPACT, segment__age="2h") as broker:
+            topic = await broker.topic_admin.create("t")
+            clock.jump_ms(30 * 24 * 3_600_000)
+            await put(topic, (b"a", b"1"), (b"a", None), (b"b", b"1"))
+            await seal(topic)
+            if passes_ahead:
+                assert await compacted(broker) == 1
+            clock.jump_ms(-30 * 24 * 3_600_000)
+            if not is_quiet:
+                await put(topic, (b"c", b"1"))
+            assert await compacted(broker) == (0 if passes_ahead else 1)
+            if is_quiet:  # the next pass is later: nothing tells how old it is
+                await put(topic, (b"c", b"1"))
+            clock.advance_ms((3 if is_quiet else 1) * 3_600_000 - 1)
+            assert await compacted(broker) == 0
+            assert broker.compaction_manager._due_in_s() == pytest.approx(0.001)
+            clock.advance_ms(1)
+            assert await compacted(broker) == 1
+            assert set(served(topic)) == {2, 3}
+            assert broker.compaction_manager._due_in_s() is None
+
+    run(work())
+
+
+def test_what_no_pass_has_read_of_a_clock_that_was_ahead_is_read_in_time(tmp_path: Path) -> None:
+    async def work() -> None:
+        clock = ManualClock()
+        async with by_hand(tmp_path, clock=clock, **COMPACT, segment__age="2h") as broker:
+            topic = await broker.topic_admin.create("t")
+            await put(topic, *[(b"%d" % n, b"x" * 1000) for n in range(40)])
+            await seal(topic)
+            assert await compacted(broker) == 0
+            clock.jump_ms(30 * 24 * 3_600_000)
+            await put(topic, (b"0", None))
+            await seal(topic)
+            clock.jump_ms(-30 * 24 * 3_600_000)
+            await put(topic, (b"c", b"1"))
+            assert await compacted(broker) == 0
+            clock.advance_ms(2 * 3_600_000)
+            assert await compacted(broker) == 2
+            assert set(served(topic)) == {*range(1, 40), 41}
+
+    run(work())
+
+
 def test_the_oldest_tombstone_of_all_segments_says_when_the_next_pass_is_due(
     tmp_path: Path,
 ) -> None:
