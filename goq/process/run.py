@@ -16,7 +16,7 @@ from goq import __version__
 from goq.api.metrics.request_spans import open_spans
 from goq.config.exposure import is_loopback
 from goq.config.node import Config
-from goq.errors import GoqError, StorageFailed, describe_os_error
+from goq.errors import GoqError, StorageFailed, StorageFull, describe_os_error
 from goq.event_loop import new_event_loop
 from goq.node import NodeServer
 from goq.process import log
@@ -24,6 +24,7 @@ from goq.process.dump import dump
 from goq.process.garbage import collect_garbage
 from goq.process.heap import set_up_heap, trim_heap
 from goq.process.settings import changed_settings
+from goq.storage.disk import is_full
 
 _log = logging.getLogger("goq.node")
 _PRIVATE = 0o077
@@ -73,8 +74,8 @@ async def _run(
     try:
         await node.start()
     except OSError as error:
-        where = config.broker.data_dir
-        raise StorageFailed(f"the node cannot start: {describe_os_error(error, where)}") from error
+        what = f"the node cannot start: {describe_os_error(error, config.broker.data_dir)}"
+        raise (StorageFull if is_full(error) else StorageFailed)(what) from error
     collecting = asyncio.create_task(collect_garbage(node))
     trimming = asyncio.create_task(trim_heap())
     try:

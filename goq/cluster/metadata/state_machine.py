@@ -42,7 +42,8 @@ class MetadataStateMachine:
     def __init__(self, folder: Path, give_up_reserve: Callable[[], bool] = lambda: False) -> None:
         """Open or create the database in ``folder``.
 
-        Raises ``CorruptData`` for a damaged one, ``StorageFailed`` if the disk keeps it from it.
+        Raises ``CorruptData`` for a damaged one, ``StorageFailed`` or ``StorageFull`` if the disk
+        keeps it from it.
 
         ``give_up_reserve`` makes room on a full disk, and returns whether it did.
         """

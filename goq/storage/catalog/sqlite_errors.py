@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from goq.errors import StorageFailed
+from goq.errors import StorageFailed, StorageFull
 from goq.storage.disk_space import has_no_room
 
 _REFUSED = (
@@ -25,7 +25,7 @@ def primary_code(error: Exception) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-def refused_access(path: Path, error: Exception) -> StorageFailed | None:
+def refused_access(path: Path, error: Exception) -> StorageFailed | StorageFull | None:
     """Return the error of a file that the system does not read or write; None for damage.
 
     SQLite calls it an I/O error, too, if the disk has no room for the file beside its database.
@@ -33,7 +33,7 @@ def refused_access(path: Path, error: Exception) -> StorageFailed | None:
     if primary_code(error) not in _REFUSED:
         return None
     if has_no_room(path.parent):
-        return StorageFailed(
+        return StorageFull(
             f"{path} cannot be read or written, as its disk is full: {error}; free some space, then"
             " try again"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from goq import limits
+from goq.errors import StorageFailed, StorageFull
 from goq.storage.catalog.sqlite_errors import refused_access
 from goq.storage.disk import RealDisk
 from goq.storage.disk_space import FILE_NAME, DiskSpace, SpaceState
@@ -222,7 +223,9 @@ def test_an_error_of_sqlite_on_a_full_disk_says_that_the_disk_is_full(
     refused = refused_access(tmp_path / "node.db", error)
     assert refused is not None
     assert "check the disk" in refused.detail
+    assert refused.exit_code == StorageFailed.exit_code
     filesystem.used_bytes = TOTAL_BYTES
     refused = refused_access(tmp_path / "node.db", error)
     assert refused is not None
     assert "its disk is full: disk I/O error; free some space" in refused.detail
+    assert isinstance(refused, StorageFull)
