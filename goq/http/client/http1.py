@@ -49,9 +49,10 @@ def parse_url(text: str) -> Url:
         raise ValueError("it begins with neither http:// nor https://")
     if not parts.hostname or any(each <= " " for each in text):
         raise ValueError("it has no valid host")
-    host = parts.hostname
-    if not host.isascii():
-        host = host.encode("idna").decode("ascii")
+    try:
+        host = parts.hostname.encode("idna").decode("ascii")
+    except UnicodeError:
+        raise ValueError("it has no valid host") from None
     default = 443 if parts.scheme == "https" else 80
     port = default if parts.port is None else parts.port
     if not port:

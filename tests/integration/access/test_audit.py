@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from goq import Client
-from goq.errors import StorageFull, Unavailable
+from goq.errors import InvalidInput, StorageFull, Unavailable
 from goq.model import AUDIT_TOPIC
 from tests.support.cli.command import Run
 from tests.support.node.node_api import Answer
@@ -211,6 +211,8 @@ def test_the_trail_is_filtered_by_principal_and_time_and_read_in_pages(place: Pl
     assert place.records("&principal=searched&until=-1h") == []
     with Client(place.node.url, token=place.admin) as client:
         assert len(list(client.read_audit(principal="searched", since="-1h"))) == 3
+        with pytest.raises(InvalidInput, match="which UTF-8 cannot hold"):
+            list(client.read_audit(since="\udcff"))
     first = place.ask("GET", "/v1/audit?principal=searched&limit=2").json
     rest = place.ask("GET", f"/v1/audit?principal=searched&offset={first['next']}").json
     assert (len(first["records"]), len(rest["records"]), rest["next"]) == (2, 1, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from urllib.parse import urlencode
 
 from goq.client import results
 from goq.client._async.http import Http
@@ -82,21 +81,21 @@ class AsyncTokenAdmin:
         They are those of ``since`` or later and before ``until``. ``principal`` is the id or the
         name of a token. Needs the rule ``admin:*`` or ``read:__audit``. Raises ``NotAllowed``.
         """
-        query: dict[str, object] = {"limit": _AUDIT_PAGE, "offset": 0}
-        if since is not None:
-            query["since"] = as_time(since, "since")
-        if until is not None:
-            query["until"] = as_time(until, "until")
-        if principal is not None:
-            query["principal"] = principal
-        while True:
-            answer = await self._http.call("GET", f"{routes.AUDIT}?{urlencode(query)}")
+        offset: int | None = 0
+        while offset is not None:
+            target = routes.query(
+                routes.AUDIT,
+                limit=_AUDIT_PAGE,
+                offset=offset,
+                since=None if since is None else as_time(since, "since"),
+                until=None if until is None else as_time(until, "until"),
+                principal=principal,
+            )
+            answer = await self._http.call("GET", target)
             page = results.audit.decode_page(answer)
             for record in page.records:
                 yield record
-            if page.next is None:
-                return
-            query["offset"] = page.next
+            offset = page.next
 
     async def whoami(self) -> results.token.Identity:
         """Return the sender of this client's requests, and its rules."""

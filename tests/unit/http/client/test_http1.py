@@ -34,6 +34,7 @@ def test_a_url_is_taken_apart(
     [
         *("", "h:80", "127.0.0.1:8080", "//h", "ftp://h", "http://", "http://:80"),
         *("http://h:0", "http://h:65536", "http://h:x", "http://[::1", "http://a b", "http://a\nb"),
+        *("http://..", "http://a..b:1", "http://" + "x" * 64),
     ],
 )
 def test_what_is_no_url_of_a_server_is_refused(text: str):
