@@ -373,12 +373,15 @@ class RealDisk:
         return RealDisk(self.files, self._space, is_vital=True)
 
     def open(self, path: Path) -> File:
-        """Open a file for appending; creates it durably."""
+        """Open a file for appending; creates it durably, or not at all."""
+        is_new = not path.exists()
         file = _RealFile(path, self.files, self._space, is_vital=self._is_vital)
         if not file.size_bytes:  # new, or left by a process that was killed before this line
             try:
                 self._sync_dir(path.parent)
             except OSError:
+                if is_new:  # the caller may do without it: a log goes on in its old segment
+                    path.unlink(missing_ok=True)
                 file.close()
                 raise
         return file

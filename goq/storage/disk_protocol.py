@@ -51,7 +51,10 @@ class Disk(Protocol):
     """The filesystem operations that storage needs."""
 
     def open(self, path: Path) -> File:
-        """Open a file for appending; the name of a new file is durable on return."""
+        """Open a file for appending; the name of a new file is durable on return.
+
+        After a failure there is no new file, unless the process or the power ends right then.
+        """
         ...
 
     def read(self, path: Path, position: int, size_bytes: int, *, wait: bool = True) -> memoryview:

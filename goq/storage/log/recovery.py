@@ -132,6 +132,9 @@ class _Recovery:
         for number, segment in enumerate(todo):
             after = todo[number + 1] if number + 1 < len(todo) else None
             before = todo[number - 1] if number else None
+            if before is not None and not segment.size_bytes and segment.base_offset < self._offset:
+                self._drop([segment])  # the log went on without it, and power was lost
+                continue
             sound = self._continues_log(segment, before) and self._scan(segment, position, after)
             if not sound:
                 self._drop(todo[number + 1 :])

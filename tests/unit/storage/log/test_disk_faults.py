@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from pathlib import Path
 from random import Random
 
@@ -11,8 +12,10 @@ import pytest
 
 from goq import limits
 from goq.config.topic import Fsync
-from goq.errors import StorageFailed, StorageFull
+from goq.errors import ResourcesExhausted, StorageFailed, StorageFull
+from goq.storage.disk import RealDisk
 from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.segment import Segment
 from tests.support.storage.disk import FILE_COST_BYTES, SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, append, frame_of, read_all
 
@@ -62,6 +65,44 @@ def test_a_log_that_could_not_begin_a_segment_goes_on_in_the_old_one(room: int) 
         log.write(batch)
         log.commit(batch)
     check_unchanged_and_usable(log, disk, read_all(log).frames)
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENOSPC])
+def test_a_segment_whose_name_cannot_be_synced_is_not_begun(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log.open(tmp_path / "log", RealDisk())
+    append(log, [FRAME])
+
+    def sync_dir(_disk: RealDisk, directory: Path) -> None:
+        if directory == log.directory and any(path.stem == f"{3:020d}" for path in segments()):
+            raise OSError(error, os.strerror(error), str(directory))
+
+    def segments() -> list[Path]:
+        return list(log.directory.glob("*.log"))
+
+    monkeypatch.setattr(RealDisk, "_sync_dir", sync_dir)
+    with pytest.raises((StorageFull, ResourcesExhausted)):
+        log.roll()
+    assert segments() == [log.active.path]
+    append(log, [FRAME])
+    held = read_all(log)
+    log.close()
+    again = Log.open(tmp_path / "log", RealDisk())
+    assert read_all(again) == held
+    again.close()
+
+
+def test_an_empty_segment_that_the_log_went_on_without_is_passed_over() -> None:
+    disk = SimulatedDisk()
+    log = Log.open(DIRECTORY, disk)
+    append(log, [FRAME])
+    append(log, [FRAME])
+    held = read_all(log)
+    disk.put(Segment(DIRECTORY, 3).path, b"")
+    again = Log.open(DIRECTORY, disk)
+    assert read_all(again) == held
+    assert append(again, [FRAME]) == 6
 
 
 def test_rolling_an_idle_log_on_a_full_disk_can_be_done_later() -> None:
