@@ -20,6 +20,7 @@ from goq.frame.checksum import crc32c
 from goq.storage.disk import Disk, File
 from goq.storage.journal.record import MAGIC, JournalRecord, parse_record
 from goq.storage.log.recovery_point import JournalMark
+from goq.storage.scanner import BAD_PAGE_REASON, BadPages
 
 SUFFIX = ".journal"
 NEW_SUFFIX = ".new"
@@ -143,22 +144,26 @@ _NO_HEADER = PieceHeader(True, 0, 0, 0)
 def scan_piece(disk: Disk, path: Path) -> ScannedPiece:
     """Read and check a piece. Without a sound header it has no records.
 
-    A torn last record was never acknowledged, and is no damage.
+    A torn last record was never acknowledged, and is no damage. One that the disk cannot read may
+    have been.
     """
-    header = read_header(disk.read(path, 0, HEADER_BYTES))
+    bad_pages = BadPages()
+    header = read_header(bad_pages.read(disk, path, 0, HEADER_BYTES))
     if header is None:
         return ScannedPiece(path, _NO_HEADER, [], "the header is damaged")
     if header.is_free:
         return ScannedPiece(path, header, [], None)
     records: list[JournalRecord] = []
     damage = None
-    raw = bytes(disk.read(path, 0, disk.size(path)))
+    raw = bytes(bad_pages.read(disk, path, 0, disk.size(path)))
     number, position = header.number, HEADER_BYTES
     for record, start in _records(raw, position, header.journal_id, number):
         if (record.number, start) != (number, position):
             damage = damage or f"the bytes from {position} to {start} are damaged"
         records.append(record)
         number, position = record.number + 1, start + record.size_bytes
+    if bad_pages.within(path, position, len(raw)):
+        damage = damage or f"from {position} on: {BAD_PAGE_REASON}"
     return ScannedPiece(path, header, records, damage)
 
 
@@ -169,7 +174,11 @@ def scan_pieces(disk: Disk, directory: Path) -> list[ScannedPiece]:
     meanwhile is left out.
     """
     paths = [directory / name for name in disk.names(directory) if name.endswith(SUFFIX)]
-    headers = {path: read_header(disk.read(path, 0, HEADER_BYTES)) or _NO_HEADER for path in paths}
+    bad_pages = BadPages()
+    headers = {
+        path: read_header(bad_pages.read(disk, path, 0, HEADER_BYTES)) or _NO_HEADER
+        for path in paths
+    }
     paths.sort(key=lambda path: headers[path][1:3], reverse=True)
     found = [piece for path in paths if (piece := scan_piece(disk, path)).header == headers[path]]
     return found[::-1]

@@ -33,8 +33,10 @@ from goq.storage.journal.piece import (
 )
 from goq.storage.log.log import Log, LogConfig
 from goq.storage.log.recovery_point import FILE_NAME, DurableEnd
+from goq.storage.scanner import PAGE_BYTES
 from goq.storage.verification import verify_log
 from tests.support.effort import first_of
+from tests.support.storage.bad_sectors import BadSectors
 from tests.support.storage.disk import InlineExecutor, SimulatedCrash, SimulatedDisk
 from tests.support.storage.logs import append, frame_of, read_all
 
@@ -383,6 +385,36 @@ def test_a_bad_journal_keeps_no_log_from_opening_whose_segments_are_whole() -> N
     held = read_all(again).frames
     lose_unsynced(disk, again.active.path)
     assert read_all(open_log(disk, open_journal(disk, 3))).frames == held
+
+
+@pytest.mark.parametrize("page", [0, 1, 2], ids=["header", "record", "last record"])
+def test_a_page_of_the_journal_that_cannot_be_read_is_told_and_keeps_nothing_from_opening(
+    page: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_PIECE_BYTES_MIN", 4 * PAGE_BYTES)
+    monkeypatch.setattr(limits, "JOURNAL_PIECE_BYTES_MAX", 4 * PAGE_BYTES)
+    bad, disk, root = BadSectors(monkeypatch), RealDisk(), tmp_path / "topics"
+
+    def opened(start: int) -> tuple[NodeJournal, Log]:
+        place = (tmp_path / "journal", root, InlineExecutor(), ManualClock(start))
+        journal = NodeJournal.open(disk, *place)
+        return journal, Log.open(root / "orders/0/messages", disk, LogConfig(), journal=journal)
+
+    disk.make_dir(root)
+    _, log = opened(1)
+    warm_up(log)
+    append(log, [FRAME])
+    for _ in range(8):
+        append(log, [frame_of([bytes(1000)])])
+    (piece,) = (p for p in scan_pieces(disk, tmp_path / "journal") if p.records)
+    assert 2 < sum(record.size_bytes for record in piece.records) / PAGE_BYTES < 3
+    held = read_all(log).frames
+    bad.pages.add((piece.path, page))
+    journal, again = opened(2)
+    assert len(journal.problems) == 1
+    assert read_all(again).frames == held
+    assert append(again, [FRAME]) == log.end_offset
+    again.close()
 
 
 def test_a_file_of_the_journal_that_is_gone_is_told() -> None:
