@@ -144,6 +144,12 @@ class OpenFiles:
                 self.forget(path)
                 raise OSError(errno.ESTALE, "another file has its name", path)
 
+    def note_sync(self, synced: Descriptor, writes: int) -> None:
+        """Count a descriptor as synced, unless another thread writes, or has since ``writes``."""
+        with self._lock:
+            if synced.writes == writes and synced.users == 1:
+                synced.is_unsynced = False
+
     def release(self, used: Descriptor) -> None:
         """End a use."""
         with self._lock:
@@ -328,9 +334,10 @@ class _RealFile:
 
     def sync(self) -> None:
         opened = self._files.use(self._path, self._id, writes=False)
+        writes = opened.writes
         try:
             os.fdatasync(opened.fd)
-            opened.is_unsynced = False
+            self._files.note_sync(opened, writes)
         finally:
             self._files.release(opened)
 

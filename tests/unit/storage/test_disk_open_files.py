@@ -86,6 +86,27 @@ def test_unsynced_writes_are_synced_before_their_descriptor_closes(
     assert len(disk.files) <= 2
 
 
+def test_what_is_written_during_a_sync_is_synced_before_its_descriptor_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = RealDisk(OpenFiles(1))
+    file, real_sync = disk.open(tmp_path / "file"), os.fdatasync
+    synced: list[str] = []
+
+    def sync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real_sync(fd)
+        if len(synced) == 1:
+            file.append([b"meanwhile"])
+
+    file.append([b"before"])
+    monkeypatch.setattr(os, "fdatasync", sync)
+    file.sync()
+    disk.open(tmp_path / "other").close()
+    assert synced == [str(tmp_path / "file")] * 2
+    file.close()
+
+
 def test_a_failed_sync_before_an_eviction_fails_the_files_next_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
