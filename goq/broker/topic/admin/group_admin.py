@@ -2,6 +2,7 @@
 
 The metadata store decides on a change before the topic follows it. Only a deletion begins with the
 progress, which lies in the partitions: when the store fails after that, the outcome is unknown.
+Changes go on to their end when the client is gone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from goq.broker.metadata import MetadataStore
+from goq.broker.runtime.tasks import to_the_end
 from goq.broker.topic.admin.capacity import Capacity
 from goq.broker.topic.topic import Topic
 from goq.config.topic import flatten
@@ -46,6 +48,7 @@ class GroupAdmin:
                 await self._metadata.put_group(topic.name, group, {})
                 topic.add_group(group)
 
+    @to_the_end
     async def configure(self, topic: Topic, group: str, settings: Mapping[str, Any]) -> None:
         """Change settings of a group; others keep their values."""
         check_name(group, "group")
@@ -57,6 +60,7 @@ class GroupAdmin:
             topic.configure_group(group, own)
         self._on_change(topic)
 
+    @to_the_end
     async def delete(self, topic: Topic, group: str) -> None:
         """Delete a group and its progress."""
         topic.partitions.check_all_open()

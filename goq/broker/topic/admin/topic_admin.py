@@ -1,8 +1,9 @@
 """The administration of a node's topics: create, alter, delete, and follow the cluster metadata.
 
-Changes come one at a time. The metadata store decides on a change before the disk and the memory
-follow: a refused change leaves no trace. When what follows fails, the outcome is unknown: the
-change holds, and this node catches up with it later.
+Changes come one at a time, and go on to their end when the client is gone. The metadata store
+decides on a change before the disk and the memory follow: a refused change leaves no trace. When
+what follows fails, the outcome is unknown: the change holds, and this node catches up with it
+later.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from goq.broker.metadata import (
 )
 from goq.broker.partition.failure_policy import dead_letter_settings
 from goq.broker.partition.publish_target import PublishTarget
+from goq.broker.runtime.tasks import to_the_end
 from goq.broker.topic.admin.capacity import Capacity
 from goq.broker.topic.admin.open_topics import OpenTopics, TopicListener
 from goq.broker.topic.admin.start_queue import StartQueue
@@ -126,6 +128,7 @@ class TopicAdmin:
         except TopicExists:
             return self._find(name)
 
+    @to_the_end
     async def create(
         self,
         name: str,
@@ -145,6 +148,7 @@ class TopicAdmin:
                 raise TopicExists(f"topic {name} exists already", field="name")
             return await self._create(name, count, chosen, replication)
 
+    @to_the_end
     async def audit_topic(self) -> Topic:
         """Return the topic of the audit trail; create it if there is none."""
         topic = self._topics.get(AUDIT_TOPIC)
@@ -183,6 +187,7 @@ class TopicAdmin:
         except (GoqError, OSError):
             raise outcome_unknown(error) from error
 
+    @to_the_end
     async def adopt(
         self,
         row: TopicRow,
@@ -211,6 +216,7 @@ class TopicAdmin:
                 except GoqError as error:
                     raise outcome_unknown(error) from error  # it exists, but is not open here
 
+    @to_the_end
     async def alter(
         self,
         name: str,
@@ -293,11 +299,10 @@ class TopicAdmin:
         await self._start_queue.wait_for(name)
         topic = self._topics.get(name)
         if topic is None or number >= topic.partitions.count:
-            making = asyncio.ensure_future(self._make_target(source, name, number))
-            making.add_done_callback(lambda done: done.cancelled() or done.exception())
-            topic = await asyncio.shield(making)  # a stopped worker leaves no half-created topic
+            topic = await self._make_target(source, name, number)
         return topic.publisher.target(number)
 
+    @to_the_end
     async def _make_target(self, source: Topic, name: str, number: int) -> Topic:
         async with self._changing:
             topic = self._topics.get(name)
@@ -326,6 +331,7 @@ class TopicAdmin:
             raise Conflict("a cluster opens its replicas by itself: goq cluster status shows them")
         await self._open_topics.reopen_partition(topic, number)
 
+    @to_the_end
     async def delete(self, name: str) -> None:
         """Delete a topic and all its messages."""
         check_not_internal(name)

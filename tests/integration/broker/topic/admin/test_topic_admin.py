@@ -444,3 +444,38 @@ def test_settings_that_cannot_be_read_leave_the_topic_readable_and_in_doubt(
             assert broker.topic("group").groups == {"g": {}}
 
     run(test())
+
+
+@pytest.mark.parametrize("change", ["create", "alter", "delete"])
+def test_a_change_goes_on_to_its_end_when_its_client_is_gone(tmp_path: Path, change: str) -> None:
+    async def test() -> None:
+        metadata = MemoryMetadata()
+        async with broker_on(tmp_path, metadata=metadata) as broker:
+            admin, topics = broker.topic_admin, broker.topics
+            if change != "create":
+                await publish(await admin.create("t", 2), b"one")
+            changing = asyncio.ensure_future(
+                {
+                    "create": partial(admin.create, "t", 2),
+                    "alter": partial(admin.alter, "t", {"retention.age": "1h"}, 4),
+                    "delete": partial(admin.delete, "t"),
+                }[change]()
+            )
+            metadata.before = lambda _change: changing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await changing
+            metadata.before = lambda _change: None
+            if change == "create":
+                await until(lambda: "t" in topics)
+                assert topics["t"].partitions.count == 2
+            elif change == "alter":
+                await until(lambda: topics["t"].partitions.count == 4)
+                assert topics["t"].settings.retention_age_ms == 3_600_000
+            else:
+                await until(lambda: not any((tmp_path / "topics").iterdir()))
+                assert "t" not in topics
+            assert await publish(await admin.topic_for_publish("t"), b"more") == [
+                1 if change == "alter" else 0
+            ]
+
+    run(test())
