@@ -319,6 +319,7 @@ class TopicAdmin:
                 await self._alter(topic, count, settings, since=since)
             return topic
 
+    @to_the_end
     async def reopen_partition(self, name: str, number: int) -> None:
         """Open a partition that is offline, from the disk.
 

@@ -10,10 +10,11 @@ import pytest
 
 from goq.broker.topic import push_streams
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
-from goq.broker.topic.topic import Topic
+from goq.broker.topic.topic import Topic, TopicParameters
 from goq.errors import GoqError, PartitionOffline
 from tests.support.broker.harness import (
     BrokenDisk,
+    broker_on,
     leased,
     options,
     publish,
@@ -92,3 +93,25 @@ def test_who_waits_gets_the_messages_of_a_partition_that_is_online_again(tmp_pat
             assert values[0] == b"stored"  # the other may be stored, too
 
     run(main())
+
+
+def test_a_partition_opens_although_the_client_that_asked_is_gone(tmp_path: Path) -> None:
+    async def test() -> None:
+        disk = BrokenDisk()
+        never = TopicParameters(reopen_delay_s=1_000)
+        async with broker_on(tmp_path, disk=disk, topic_parameters=never) as broker:
+            topic = await broker.topic_admin.create("t", 1)
+            await publish(topic, b"one")
+            await _lose(disk, topic, 0)
+            disk.heal()
+            disk.hold("messages", operation="open")
+            opening = asyncio.ensure_future(broker.topic_admin.reopen_partition("t", 0))
+            await until(disk.holding.is_set)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            disk.release()
+            await until(lambda: topic.partitions[0].is_online)
+            await publish(topic, b"two")
+
+    run(test())
