@@ -271,6 +271,7 @@ RESET_REPLICAS_MAX: Final = 1_000  # in one command
 RAFT_SILENT_UNFIT_MS: Final = 2_000  # no answers in the Raft group for so long: leads nothing
 RAFT_SESSION_TIMEOUT_MS: Final = 1_500  # a leader's own, which ends before others can lead
 CONTROLLER_HANDOVER_PAUSE_MS: Final = 10_000  # between two handovers by a node that hears few
+METADATA_CUT_OFF_S: Final = 3.0  # of silence in the Raft group: then no change is proposed
 RAFT_OWNER_SILENT_S: Final = 1.5  # of the event loop, after which a node gives the lead away
 RAFT_OWNER_SIGN_S: Final = 0.4  # between two signs that the event loop runs
 CONTROLLER_COMMANDS_MAX: Final = 200  # proposed by one pass of the controller

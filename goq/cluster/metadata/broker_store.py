@@ -6,6 +6,7 @@ Data of this node alone, such as its segments and its start count, stays in its 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from goq import limits
@@ -243,6 +244,17 @@ class ReplicatedMetadataStore:
         return existing.topic_id, self._state.groups.get(topic, {}).get(name)
 
     async def _propose(self, command: commands.AnyCommand) -> Accepted:
+        """Propose a change; raise ``Unavailable`` at once on a node that is cut off.
+
+        There a proposal would wait for its timeout, and its outcome would be unknown. A node that
+        has heard nothing since its start may hear the others in a moment.
+        """
+        if limits.METADATA_CUT_OFF_S < self._metadata.silent_s() < math.inf:
+            raise Unavailable(
+                "this node does not hear the Raft group of the cluster, and changes nothing; ask"
+                " another one",
+                retry_after_ms=500,
+            )
         return await self._metadata.propose(command)
 
     async def put_segment(self, segment: SegmentRow) -> None:

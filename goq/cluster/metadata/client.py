@@ -25,6 +25,10 @@ class MetadataClient:
         """The metadata as far as it is applied here."""
         return self._machine.state
 
+    def silent_s(self) -> float:
+        """Return for how long this node has not heard its Raft group; infinite if it never has."""
+        return self._raft.silent_s()
+
     async def propose(self, command: AnyCommand, timeout_s: float = 5.0) -> Accepted:
         """Propose a command; its change is applied here on return.
 
