@@ -108,10 +108,24 @@ class Gateway:
             await self._freshness.catch_up()
         except Unavailable as error:
             may_list = self._freshness.is_cut_off and self._freshness.version
-            if not may_list or _depends_on_newest(route, values):
+            if not may_list or self._depends_on_newest(request, route, values):
                 return problem_response(error)
         answer = self._route(request, route, values)
         return answer if isinstance(answer, Response) else await answer
+
+    def _depends_on_newest(self, request: Request, route: Route, values: Sequence[str]) -> bool:
+        """Whether an answer by older metadata may be untrue.
+
+        That of a change may, of what ``values`` name, and of a topic that is not known here: dead
+        letters have no topic before the first one. Other routes ask the leaders.
+        """
+        if _changes_metadata(route) or (route.routing is CustomRouting.SHOW_METADATA and values):
+            return True
+        topic = _topic_of(request, route, values)
+        try:
+            return topic is not None and not self._leaders.leaders(topic)
+        except TopicNotFound:
+            return True
 
     def _route(
         self, request: Request, route: Route, values: Sequence[str]
@@ -304,15 +318,6 @@ def _changes_metadata(route: Route) -> bool:
     )
 
 
-def _depends_on_newest(route: Route, values: Sequence[str]) -> bool:
-    """Whether an answer by older metadata may be untrue: of a change, or of what ``values`` name.
-
-    Other routes ask the leaders.
-    """
-    is_named = route.routing is CustomRouting.SHOW_METADATA and bool(values)
-    return is_named or _changes_metadata(route)
-
-
 def _may_answer_alone(request: Request, route: Route) -> bool:
     """Whether a node that leads all partitions answers without :meth:`_fan_out`.
 
@@ -329,7 +334,7 @@ def _may_answer_alone(request: Request, route: Route) -> bool:
 def _shows_metadata(route: Route) -> bool:
     return (
         _changes_metadata(route)
-        or isinstance(route.routing, ToAllLeaders)
+        or isinstance(route.routing, ToAllLeaders | Sequential)
         or route.routing is CustomRouting.SHOW_METADATA
     )
 

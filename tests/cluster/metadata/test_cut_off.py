@@ -30,6 +30,9 @@ def test_a_node_without_the_others_lists_what_it_knows_and_changes_nothing() -> 
             ("PUT", PATH, SCHEDULE),
             ("DELETE", PATH, None),
             ("POST", "/v1/topics", {"name": "new"}),
+            ("GET", "/v1/topics/orders/dead", None),
+            ("DELETE", "/v1/topics/orders/dead", None),
+            ("POST", "/v1/topics/orders/redrive", {}),
         ):
             answer = node.request(method, path, body)
             assert (answer.status, answer.json["code"]) == (503, "unavailable"), (method, path)
