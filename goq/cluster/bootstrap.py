@@ -330,6 +330,7 @@ class ClusterBootstrap:
                 name,
                 state,
                 lambda: raft.status,
+                raft.silent_s,
                 replica_status,
                 operations,
                 repairs,

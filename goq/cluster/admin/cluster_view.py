@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from goq import limits
@@ -24,7 +25,10 @@ Reports = dict[tuple[str, int], ReplicaReport]
 
 
 class ClusterView:
-    """A member's view; ``elections`` counts the changes of leaders that were seen here."""
+    """A member's view; ``elections`` counts the changes of leaders that were seen here.
+
+    ``raft_silent_s`` returns for how long this node has heard nothing of its Raft group.
+    """
 
     is_cluster = True
 
@@ -33,6 +37,7 @@ class ClusterView:
         node: str,
         state: Callable[[], MetadataState],
         raft_status: Callable[[], RaftStatus],
+        raft_silent_s: Callable[[], float],
         replica_status: ReplicaStatus,
         operations: ClusterOperations,
         repairs: RepairManager,
@@ -44,6 +49,7 @@ class ClusterView:
         self.elections = 0
         self._state = state
         self._raft_status = raft_status
+        self._raft_silent_s = raft_silent_s
         self._replica_status = replica_status
         self._repairs = repairs
         self._clock_skews_ms = clock_skews_ms
@@ -64,9 +70,8 @@ class ClusterView:
     @property
     def controller(self) -> str | None:
         """The node that runs the controller, None while there is none or it is not heard here."""
-        status = self._raft_status()
-        is_heard = status.in_touch_s is not None and self.unheard_s is None
-        return status.leader if is_heard else None
+        is_heard = self._raft_silent_s() * 1000 <= limits.NODE_SESSION_TIMEOUT_MS
+        return self._raft_status().leader if is_heard else None
 
     @property
     def peer_problems(self) -> Mapping[str, str]:
@@ -115,11 +120,9 @@ class ClusterView:
 
         Also None if this node has not heard the controller since its start.
         """
-        in_touch_s = self._raft_status().in_touch_s
-        if in_touch_s is None:
-            return None
-        silent_s = asyncio.get_running_loop().time() - in_touch_s
-        return silent_s if silent_s * 1000 > limits.NODE_SESSION_TIMEOUT_MS else None
+        silent_s = self._raft_silent_s()
+        is_silent = silent_s * 1000 > limits.NODE_SESSION_TIMEOUT_MS
+        return silent_s if is_silent and math.isfinite(silent_s) else None
 
     def local_leaders(self) -> list[ReplicaReport]:
         """Return reports of the partitions that this node leads."""

@@ -20,6 +20,7 @@ from pysyncobj import SyncObjConf
 from goq import limits
 from goq.cluster.raft.log.journal import FILE_NAME
 from goq.cluster.raft.member import RaftMember, sorted_members
+from goq.cluster.raft.pysyncobj.core import now_s
 from goq.cluster.raft.pysyncobj.hardened_sync_obj import Callback, HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import (
     AppliedEntry,
@@ -110,9 +111,10 @@ class RaftStatus(msgspec.Struct, frozen=True):
     ``HardenedSyncObj.reachable_members``.
     ``unconnected`` are those without a connection for ``limits.RAFT_UNCONNECTED_S``.
     ``other_secret`` are members that have another secret than this one. ``in_touch_s`` is the
-    latest time, monotonic, when this member heard its leader, or led and heard a majority.
-    ``lease_began_s`` is when its lease as the leader began, and ``silent_before_s`` how long before
-    its election those of former leaders had begun, at the least; see ``election.py``.
+    latest time when this member heard its leader, or led and heard a majority. ``lease_began_s`` is
+    when its lease as the leader began, and ``silent_before_s`` how long before its election those
+    of former leaders had begun, at the least; see ``election.py``. Times are the Raft core's: its
+    clock is not that of an event loop, and the two drift apart by seconds in days.
     """
 
     leader: str | None = None
@@ -269,14 +271,14 @@ class Driver:
 
         Then what else has changed is told with the first message after ``_TICK_PAUSE_S_MAX``.
         """
-        raft, now_s = self._raft, self._loop.time()
-        is_due = now_s - self._ticked_s >= _TICK_PAUSE_S_MAX
+        raft = self._raft
+        is_due = self._loop.time() - self._ticked_s >= _TICK_PAUSE_S_MAX
         if raft is None or is_due or not (self._is_known(raft) and raft.is_at_rest()):
             self._schedule_tick()
             return
         if raft.is_in_touch:
             self.status = msgspec.structs.replace(
-                self.status, in_touch_s=now_s, lease_began_s=raft.lease_began_s()
+                self.status, in_touch_s=now_s(), lease_began_s=raft.lease_began_s()
             )
         if not self.status.is_leader:
             self._arm(raft.tick_due_in_s())  # it stands later, as it heard its leader
@@ -328,7 +330,7 @@ class Driver:
         if applied := self._machine.take_applied():
             self._on_applied(applied)
         before = self.status
-        in_touch_s = self._loop.time() if raft.is_in_touch else before.in_touch_s
+        in_touch_s = now_s() if raft.is_in_touch else before.in_touch_s
         self.status = RaftStatus(
             raft.leader_id,
             raft._isLeader(),
@@ -352,15 +354,15 @@ class Driver:
 
     def _unconnected(self, raft: HardenedSyncObj) -> frozenset[str]:
         """Return the members that have had no connection for a while."""
-        now_s, missing = self._loop.time(), raft.unconnected_members()
+        time_s, missing = self._loop.time(), raft.unconnected_members()
         if not missing:
             self._missing_since_s = {}
             return missing
-        self._missing_since_s = {id_: self._missing_since_s.get(id_, now_s) for id_ in missing}
+        self._missing_since_s = {id_: self._missing_since_s.get(id_, time_s) for id_ in missing}
         return frozenset(
             id_
             for id_, since_s in self._missing_since_s.items()
-            if now_s - since_s >= limits.RAFT_UNCONNECTED_S
+            if time_s - since_s >= limits.RAFT_UNCONNECTED_S
         )
 
     def _fail(self, error: Exception) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pysyncobj.syncobj as library
 import pytest
 from msgspec.structs import replace
 
@@ -497,6 +498,25 @@ def test_members_at_rest_do_nothing_when_heartbeats_come_and_are_answered(
             for member, before_s in zip(members, heard_s, strict=True):
                 assert (member.node.status.in_touch_s or 0.0) > (before_s or 0.0)
             await leader.set("b", "2")
+
+    run(test())
+
+
+@pytest.mark.parametrize("ahead_s", [1000.0, -1000.0])
+def test_silence_is_told_by_one_clock_however_far_others_are_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    """The library's clock follows no NTP, an event loop's does: they drift apart for ever."""
+    monotonic = library.monotonicTime
+    monkeypatch.setattr(library, "monotonicTime", lambda: monotonic() + ahead_s)
+
+    async def test() -> None:
+        async with group(tmp_path, 2) as members:
+            leader = await leader_of(members)
+            await leader.set("a", "1")
+            for member in members:
+                await member.node.barrier(WAIT_S)
+                assert -100.0 < member.node.silent_s() < 100.0
 
     run(test())
 
