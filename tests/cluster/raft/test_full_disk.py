@@ -24,7 +24,7 @@ from tests.cluster.raft.fuzz.libraries.hardened import Hardened
 from tests.cluster.raft.fuzz.libraries.library import inside
 from tests.cluster.raft.fuzz.profile import any_sizes
 from tests.cluster.raft.fuzz.watch import Watch
-from tests.support.cluster.raft.node import Words, elect, hardened, manual_time
+from tests.support.cluster.raft.node import Words, elect, hardened, manual_time, transport_of
 from tests.support.node.small_disk import needed_disk
 from tests.support.storage.disk import SimulatedDisk
 
@@ -95,6 +95,28 @@ def test_a_leader_on_a_full_disk_does_not_lead_in_the_term_of_another() -> None:
         assert not raft._isLeader()
         assert raft.raftCurrentTerm == term + 1
         assert watch.broken == []
+
+
+def test_a_late_vote_of_an_earlier_term_makes_nobody_a_leader_on_a_full_disk() -> None:
+    """It made a second leader of a term in which the member had voted for another one."""
+    disk = SimulatedDisk(Random(1))
+    with manual_time() as time:
+        node = hardened("n1", ["n2", "n3", "n4", "n5"], disk)
+        told = transport_of(node)
+        time.tick(node, 15)
+        for peer in ("n2", "n3"):
+            told.tell(peer, {"type": "response_pre_vote", "term": 1})
+        told.tell("n2", {"type": "response_vote", "term": 1})
+        request = {"type": "request_vote", "term": 2, "is_transfer": True}
+        told.tell("n4", request | {"last_log_index": 9, "last_log_term": 1})
+        assert told.last("response_vote")["term"] == 2
+        time.tick(node, 15)  # and the one of term 2 is not heard
+        disk.fault = full
+        for peer in ("n2", "n3"):
+            told.tell(peer, {"type": "response_pre_vote", "term": 3})
+        told.tell("n5", {"type": "response_vote", "term": 1})
+        assert not node._isLeader()
+        assert node.raftCurrentTerm == 2
 
 
 class FullWords(Words):

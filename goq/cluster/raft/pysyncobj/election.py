@@ -72,8 +72,8 @@ class _SyncObj(ticking._SyncObj):
         self._pre_vote_term = 0
         self.__transferInProgress = False
         self.__raftLeader = None
-        self.__setState(_CANDIDATE)
         self.__setCurrentTerm(self.__raftCurrentTerm + 1, self.__selfNode.id)
+        self.__setState(_CANDIDATE)  # of that term alone: votes of earlier ones may still come
         self._vote_term = self.__raftCurrentTerm
         self._voters.clear()
         self._votes_silent_s = self.__silent_s()
