@@ -12,7 +12,8 @@ import pytest
 from goq import limits
 from goq.cluster.raft.log.snapshots import IN_NAME, OUT_NAME
 from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
-from goq.errors import CorruptData
+from goq.cluster.raft.state_machine.state_machine import StateMachineFailed
+from goq.errors import CorruptData, StorageFull
 from tests.support.cluster.raft.node import (
     FOLDER,
     ManualTime,
@@ -142,6 +143,29 @@ def test_an_installation_that_a_crash_cut_short_is_finished_at_the_next_start(
     pair.finish()
 
 
+def test_a_follower_whose_database_has_no_room_for_a_snapshot_stops_and_skips_nothing(
+    time: ManualTime,
+) -> None:
+    """Its log began after its state by then. It acknowledged the snapshot, and applied the rest."""
+    pair = Pair(time)
+    pair.some_pieces()
+    pair.machines["n2"].flush = no_room  # type: ignore[method-assign]
+    with pytest.raises(StateMachineFailed, match="no room"):
+        live(pair.nodes, time, 400)
+    assert pair.follower.failure is not None
+    del pair.nodes["n2"]
+    for number in range(4):
+        pair.leader.apply(f"meanwhile {number}")
+        live(pair.nodes, time, 3)
+    pair.restart()
+    live(pair.nodes, time, 400)
+    assert pair.machines["n2"].words == [*WORDS, *(f"meanwhile {n}" for n in range(4))]
+
+
+def no_room(_index: int) -> None:
+    raise StorageFull("no room on the disk for the database")
+
+
 def test_a_log_that_begins_after_the_state_ends_is_refused(time: ManualTime) -> None:
     pair = Pair(time)
     pair.finish()
@@ -161,6 +185,22 @@ def test_a_leader_with_no_room_for_a_copy_still_leads(time: ManualTime) -> None:
     live(pair.nodes, time, 200)
     assert pair.nodes[leader]._isLeader()
     assert pair.machines["n2"].words == []
+    pair.disks[leader].fault = lambda _operation, _path: None
+    pair.finish()
+
+
+def test_a_leader_with_no_room_for_a_newer_copy_has_none_and_still_leads(time: ManualTime) -> None:
+    """It stopped over the copy before, which was deleted to make room."""
+    pair = Pair(time)
+    pair.some_pieces()
+    leader = next(id_ for id_, node in pair.nodes.items() if node is pair.leader)
+    snapshots, machine = pair.leader._snapshots, pair.machines[leader]
+    pair.disks[leader].fault = lambda operation, path: (
+        errno.ENOSPC if (operation, path.name) == ("replace", OUT_NAME) else None
+    )
+    assert not snapshots.create(machine.index, 1, ["n1", "n2", "n3"])
+    live(pair.nodes, time, 50)
+    assert pair.nodes[leader]._isLeader()
     pair.disks[leader].fault = lambda _operation, _path: None
     pair.finish()
 

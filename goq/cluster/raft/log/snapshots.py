@@ -116,6 +116,7 @@ class Snapshots:
         """Snapshot the state machine, which is at ``index``, for sending; False on failure."""
         path = self._folder / OUT_NAME
         try:
+            self.discard_outgoing()
             self._disk.remove(path)
             self._machine.snapshot(path)
             size_bytes, check = self._disk.size(path), 0
@@ -208,12 +209,17 @@ class Snapshots:
     def install(self, metadata: SnapshotMetadata, *, is_diverged: bool = False) -> None:
         """Restore the state machine from a complete snapshot, whose entry the log has.
 
-        An outgoing snapshot is dropped, since it may be of a state that has diverged.
+        An outgoing snapshot is dropped, since it may be of a state that has diverged. The log may
+        begin after the former state already. So a state machine without room fails for good: only
+        the next start takes this up again.
         """
         self.discard_outgoing()
         path = self._folder / self._received_name(metadata.index, metadata.term)
-        self._machine.restore(path, is_diverged=is_diverged)
-        self._machine.flush(metadata.index)
+        try:
+            self._machine.restore(path, is_diverged=is_diverged)
+            self._machine.flush(metadata.index)
+        except StorageFull as error:
+            raise StateMachineFailed(error.detail) from error
         self._disk.remove(path)
 
     def close(self) -> None:
