@@ -259,7 +259,9 @@ class ClusterBootstrap:
         )
         replica_status = ReplicaStatus(replicas, state, routes.calls.call)
         admission = AdmissionServer(raft, state)
-        operations = ClusterOperations(metadata, replica_status, admission.add_member)
+        operations = ClusterOperations(
+            metadata, replica_status, admission.add_member, admission.remove_absent_member
+        )
         lease_return = LeaseReturn(broker, opened.leaders.call_leader)
         replica_server = ReplicaServer(replicas.fetch_server, repairs, archives, state)
         quotas = QuotaExchange(name, state, member.nodes.call)

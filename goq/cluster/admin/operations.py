@@ -47,17 +47,23 @@ class ReplicaEndOffsets(NamedTuple):
 
 
 class ClusterOperations:
-    """Changes the cluster for operators; ``add_member`` adds a node to the Raft group."""
+    """Changes the cluster for operators.
+
+    ``add_member`` adds a node to the Raft group. ``remove_absent_member`` removes one that has
+    never registered, and returns whether there was such a member.
+    """
 
     def __init__(
         self,
         metadata: MetadataClient,
         replica_status: ReplicaStatus,
         add_member: Callable[[str], Awaitable[None]],
+        remove_absent_member: Callable[[str], Awaitable[bool]],
     ) -> None:
         self._metadata = metadata
         self._replica_status = replica_status
         self._add_member = add_member
+        self._remove_absent_member = remove_absent_member
 
     @property
     def _state(self) -> MetadataState:
@@ -72,8 +78,11 @@ class ClusterOperations:
     async def decommission_node(self, node: str, *, fewer_replicas: bool = False) -> None:
         """Move all replicas off a node, then remove it; repeating it has no effect.
 
-        With ``fewer_replicas`` even if too few nodes remain for the current replica counts.
+        With ``fewer_replicas`` even if too few nodes remain for the current replica counts. A node
+        that never came has none, and is removed at once.
         """
+        if node not in self._state.nodes and await self._remove_absent_member(node):
+            return
         known = self._state.nodes.get(node)
         if known is None:
             raise NodeNotFound(f"there is no node {node[:200]!r} in the cluster", field="node")

@@ -144,6 +144,18 @@ class AdmissionServer:
             )
         await self._raft.add_member(spec)
 
+    async def remove_absent_member(self, node: str) -> bool:
+        """Remove a member that has never registered; return whether there was such a member.
+
+        It counts for majorities, and while it is away no other node is admitted.
+        """
+        await self._raft.barrier()
+        members = {str(RaftMember(spec).id) for spec in self._raft.status.members}
+        is_absent = node in members and node not in self._state().nodes
+        if is_absent:
+            await self._raft.remove_member(node)
+        return is_absent
+
     def handlers(self) -> dict[str, RpcHandler]:
         """Return the handlers by path."""
         return {MEMBERS: self.handle_members, JOIN: self.handle_join}

@@ -259,7 +259,10 @@ class RaftNode:
                 await self.barrier(timeout_s)  # so that the members known here are current
                 known = {_id(member): member for member in self.status.members}
                 if operation == "add" and known.get(id_, spec) != spec:
-                    raise Conflict(f"{id_} is already a member, as {known[id_]}; remove it first")
+                    raise Conflict(
+                        f"{id_} is already a member, as {known[id_]}; remove it first (goq cluster"
+                        f" leave {id_})"
+                    )
                 if (id_ in known) == (operation == "add"):
                     return
                 if operation == "add" and len(self.status.members) >= limits.RAFT_MEMBERS_MAX:

@@ -16,7 +16,7 @@ from goq.errors import Conflict, TimedOut, UsageError
 from tests.support.cluster.running_cluster import RunningCluster
 from tests.support.effort import first_of
 from tests.support.eventually import eventually
-from tests.support.node.ports import free_port
+from tests.support.node.ports import HOST, free_port
 from tests.support.node.running_node import RunningNode, running_node
 
 
@@ -153,6 +153,19 @@ def test_an_id_that_is_in_use_joins_no_second_time(cluster: RunningCluster) -> N
 
     with pytest.raises(Conflict, match="another disk"):
         cluster.by_name["n2"].on_loop(ask)
+
+
+def test_a_node_that_was_admitted_by_mistake_leaves_and_others_join(
+    cluster: RunningCluster,
+) -> None:
+    grown(cluster, "n1", "n2")
+    first = cluster.by_name["n1"]
+    first.call("POST", "/v1/cluster/nodes", {"node": "n9", "address": f"{HOST}:{free_port()}"})
+    eventually(lambda: [n["id"] for n in first.call("GET", "/v1/cluster")["absent"]] == ["n9"])
+    first.call("DELETE", "/v1/cluster/nodes/n9")
+    eventually(lambda: "absent" not in first.call("GET", "/v1/cluster"))
+    cluster.start("n3", via="n1")
+    eventually(lambda: cluster.statuses("n1").get("n3") == "up")
 
 
 def test_followers_are_shown_with_their_lag_on_every_node(cluster: RunningCluster) -> None:

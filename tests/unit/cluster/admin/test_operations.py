@@ -37,10 +37,14 @@ class Operator:
     def __init__(self, nodes: int = 3) -> None:
         self.cluster = proposing()
         self.admitted: list[str] = []
+        self.removed: list[str] = []
         self.status = RaftStatus()
         admission = AdmissionServer(cast(RaftNode, self), lambda: self.cluster.state)
         self.work = ClusterOperations(
-            self.cluster, cast(ReplicaStatus, Reports()), admission.add_member
+            self.cluster,
+            cast(ReplicaStatus, Reports()),
+            admission.add_member,
+            admission.remove_absent_member,
         )
         for number in range(1, nodes + 1):
             name = f"n{number}"
@@ -49,6 +53,12 @@ class Operator:
 
     async def add_member(self, spec: str) -> None:
         self.admitted.append(spec)
+
+    async def barrier(self) -> None:
+        """Everything is applied here."""
+
+    async def remove_member(self, node: str) -> None:
+        self.removed.append(node)
 
     def do(self, work: Awaitable[Any]) -> Any:
         async def run() -> Any:
@@ -80,6 +90,17 @@ def test_a_node_that_others_cannot_stand_in_for_does_not_leave() -> None:
     operator = Operator()
     with pytest.raises(Conflict, match="3 replicas"):
         operator.do(operator.work.decommission_node("n3"))
+
+
+def test_a_node_that_was_admitted_and_never_came_leaves_at_once() -> None:
+    """Nobody could remove it, though it counted for majorities and no other was admitted."""
+    operator = Operator()
+    operator.status = RaftStatus(members=("n1=h:1", "n2=h:2", "n3=h:3", "n4=h:4/disk"))
+    operator.do(operator.work.decommission_node("n4"))
+    assert operator.removed == ["n4"]
+    with pytest.raises(Conflict, match="3 replicas"):
+        operator.do(operator.work.decommission_node("n3"))
+    assert operator.removed == ["n4"]
 
 
 def test_an_unknown_node_cannot_leave() -> None:
