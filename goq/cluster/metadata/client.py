@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from goq.cluster.metadata.commands import AnyCommand, encode_command
 from goq.cluster.metadata.features import level_of
 from goq.cluster.metadata.results import Accepted, Rejected
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_result
 from goq.cluster.raft.node import RaftNode
-from goq.errors import BY_CODE, Conflict, GoqError, TimedOut, Unavailable
+from goq.errors import BY_CODE, Conflict, GoqError, Unavailable
 
 _ERRORS = {**BY_CODE, "not_enough_nodes": Unavailable}  # more nodes may be up soon
 
@@ -36,28 +38,24 @@ class MetadataClient:
         metadata, or needs a higher feature level. Raises ``Unavailable`` if it was not applied,
         ``TimedOut`` if that is not known.
         """
-        return await self._propose(command, timeout_s, self._raft.new_proposal_id())
-
-    async def propose_until_decided(self, command: AnyCommand) -> Accepted | None:
-        """Propose a command until its outcome is known; None if it certainly was not applied."""
-        proposal_id = self._raft.new_proposal_id()
-        while True:
-            try:
-                return await self._propose(command, 5.0, proposal_id)
-            except TimedOut:
-                continue  # the same proposal id: it is applied once
-            except GoqError:
-                return None
-
-    async def _propose(
-        self, command: AnyCommand, timeout_s: float, proposal_id: tuple[int, int]
-    ) -> Accepted:
-        if level_of(command) > self.state.features.level:
-            raise Conflict(
-                "not all nodes have the version of goq that this needs; upgrade the others first"
-            )
-        answer = await self._raft.propose(encode_command(command), timeout_s, proposal_id)
+        answer = await self._raft.propose(self._encode(command), timeout_s)
         result = decode_result(answer)
         if isinstance(result, Rejected):  # most of the metadata's own codes mean a conflict
             raise _ERRORS.get(result.code, Conflict)(result.detail)
         return result
+
+    async def propose_until_decided(self, command: AnyCommand) -> None:
+        """Propose a command until it is in the metadata here, or can never be.
+
+        A leader relies on that: while a change of an in-sync set may still come to hold, it counts
+        on the members of both sets.
+        """
+        with suppress(GoqError):
+            await self._raft.propose_until_decided(self._encode(command))
+
+    def _encode(self, command: AnyCommand) -> bytes:
+        if level_of(command) > self.state.features.level:
+            raise Conflict(
+                "not all nodes have the version of goq that this needs; upgrade the others first"
+            )
+        return encode_command(command)

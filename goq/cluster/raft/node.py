@@ -44,6 +44,7 @@ from goq.storage.disk import Disk, RealDisk
 
 _OUTCOME_UNKNOWN = (FAIL_REASON.LEADER_CHANGED, FAIL_REASON.UNKNOWN_OUTCOME)
 _RETRY_S = 0.02
+_DECISION_S = 5.0
 _TLS_CLOSE_S = 0.05
 _STOP_S = 10.0
 _log = logging.getLogger(__name__)
@@ -165,6 +166,26 @@ class RaftNode:
         if isinstance(result, Refused):
             raise BY_CODE.get(result.code, GoqError)(result.detail)
         return result
+
+    async def propose_until_decided(self, command: Any) -> Any:
+        """Propose a command until it cannot be applied later, and return its result.
+
+        That may be ``Refused``, also because nobody knows any more whether it was applied before.
+        Raises ``GoqError`` if it was never sent, or this member stops.
+        """
+        proposal_id, is_sent = self.new_proposal_id(), False
+        body = codec.encode_proposal(Proposal(codec.COMMAND_VERSION, *proposal_id, command))
+        while True:
+            try:
+                return await self._submit(codec.REGULAR, body, _DECISION_S)
+            except TimedOut:
+                is_sent = True  # it may be in a log, and is applied once: the id is the same
+            except ShuttingDown:
+                raise
+            except GoqError:
+                if not is_sent or self.status.failure is not None:
+                    raise
+                await asyncio.sleep(_RETRY_S)
 
     async def barrier(self, timeout_s: float = 5.0) -> None:
         """Return once everything that was committed before this call is applied here."""

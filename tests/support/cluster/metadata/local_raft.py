@@ -19,10 +19,10 @@ class LocalRaft:
     def __init__(self) -> None:
         self.state = MetadataState()
 
-    def new_proposal_id(self) -> tuple[int, int]:
-        return 1, self.state.version
+    async def propose(self, command: bytes, _timeout_s: float) -> Any:
+        return await self.propose_until_decided(command)
 
-    async def propose(self, command: bytes, _timeout_s: float, _request: tuple[int, int]) -> Any:
+    async def propose_until_decided(self, command: bytes) -> Any:
         self.state, result = apply_bytes(self.state, command, self.state.version + 1)
         return msgspec.to_builtins(result)
 
