@@ -43,8 +43,9 @@ class _FsyncPolicy(NamedTuple):
 class Reconciler:
     """Makes a node what the metadata says it is. After a failure half-way, repeat it.
 
-    ``deleted`` are the ids of deleted topics of which this node has no file left. ``newest``
-    returns the metadata now: a pass drops no topic that was created since it began.
+    ``deleted`` are the ids of topics of which this node has no file left, until the metadata forget
+    them. ``newest`` returns the metadata now: a pass drops no topic that was created since it
+    began.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Reconciler:
         for topic_id, name in deleted.items():
             if topic_id not in self.deleted:
                 await self._delete_topic(name, topic_id)
+        self.deleted.intersection_update(deleted)
 
     async def _delete_outdated(self, state: MetadataState) -> None:
         """Delete the open topics that the metadata no longer have, before others get their names.

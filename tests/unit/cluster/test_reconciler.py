@@ -8,9 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
-from goq.cluster.metadata.state import MetadataState, PartitionMetadata, TopicMetadata
+from goq.cluster.metadata.state import (
+    DeletedTopic,
+    MetadataState,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from goq.cluster.reconciler import Reconciler
 from goq.errors import TopicExists
 from goq.storage.catalog.rows import TopicRow
@@ -57,6 +63,20 @@ def test_a_topic_created_during_a_pass_is_not_dropped_by_it(
     durable: Any = SimpleNamespace(record=lambda _always: None)
     asyncio.run(Reconciler(broker, replicas, durable, lambda: newest).reconcile(_BEFORE))
     assert broker.dropped == dropped
+
+
+def test_a_deleted_topic_is_remembered_until_the_metadata_forget_it() -> None:
+    """Each topic that a node ever deleted took memory until it was restarted."""
+    deleted = {"7": DeletedTopic("t", _TOPIC.topic_id, ("n1", "n2"))}
+    broker: Any = _Broker()
+    replicas: Any = _Replicas()
+    durable: Any = SimpleNamespace(record=lambda _always: None)
+    reconciler = Reconciler(broker, replicas, durable, lambda: _BEFORE)
+    asyncio.run(reconciler.reconcile(replace(_BEFORE, deleted_topics=deleted)))
+    assert reconciler.deleted == {_TOPIC.topic_id}
+    asyncio.run(reconciler.reconcile(_BEFORE))
+    assert reconciler.deleted == set()
+    assert broker.dropped == ["t"]
 
 
 def test_a_topic_that_this_node_has_not_opened_yet_is_not_changed_by_its_creation() -> None:
