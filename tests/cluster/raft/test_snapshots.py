@@ -189,6 +189,20 @@ def test_a_leader_with_no_room_for_a_copy_still_leads(time: ManualTime) -> None:
     pair.finish()
 
 
+def test_a_leader_whose_state_is_damaged_stops(time: ManualTime) -> None:
+    pair = Pair(time)
+    leader = pair.leader
+
+    def damaged(_path: object) -> None:
+        raise CorruptData("the cluster's database is damaged here")
+
+    leader._machine.snapshot = damaged  # type: ignore[method-assign]
+    with pytest.raises(CorruptData, match="damaged here"):
+        live(pair.nodes, time, 50)
+    assert leader.failure is not None
+    assert pair.machines["n2"].words == []
+
+
 def test_a_leader_with_no_room_for_a_newer_copy_has_none_and_still_leads(time: ManualTime) -> None:
     """It stopped over the copy before, which was deleted to make room."""
     pair = Pair(time)

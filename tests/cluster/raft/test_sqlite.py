@@ -12,6 +12,7 @@ import pytest
 from goq import limits
 from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
 from goq.cluster.raft.state_machine.state_machine import Proposal, Refused, StateMachineFailed
+from goq.errors import CorruptData
 from tests.support.cluster.raft.group import apply_kv, create_tables, kv_machine
 
 
@@ -137,6 +138,22 @@ def test_a_snapshot_that_is_none_is_refused_and_the_state_stays(
     with pytest.raises(StateMachineFailed):
         machine.restore(tmp_path / "copy")
     assert rows(machine) == [("key 1", "x", 1)]
+
+
+def test_a_damaged_database_is_copied_to_nobody(tmp_path: Path) -> None:
+    """Followers took the damage over, and could not start any more."""
+    machine = kv_machine(tmp_path)
+    db = machine.connection
+    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'kv'").fetchone()
+    (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+    machine.close()
+    with (tmp_path / "state.db").open("r+b") as file:
+        file.seek((page - 1) * page_bytes)
+        file.write(bytes(page_bytes))
+    machine = kv_machine(tmp_path)
+    with pytest.raises(CorruptData, match="damaged here"):
+        machine.snapshot(tmp_path / "copy")
+    machine.close()
 
 
 def test_readers_of_the_database_do_not_keep_a_snapshot_out(

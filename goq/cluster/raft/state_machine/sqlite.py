@@ -20,7 +20,7 @@ import msgspec
 
 from goq import limits
 from goq.cluster.raft.state_machine.state_machine import Proposal, Refused, StateMachineFailed
-from goq.errors import GoqError, StorageFull
+from goq.errors import CorruptData, GoqError, StorageFull
 
 Apply = Callable[[sqlite3.Connection, Proposal], Any]
 """Changes the caller's tables; returns a result of plain data, or :class:`Refused`.
@@ -159,15 +159,24 @@ class SqliteStateMachine:
             self._db.execute("PRAGMA synchronous=NORMAL")
 
     def snapshot(self, path: Path) -> None:
-        """Copy the database into one file."""
+        """Copy the database into one file, page by page.
+
+        Raises ``CorruptData`` for a damaged one, which followers would take in place of sound ones.
+        """
         copy = sqlite3.connect(path, isolation_level=None)
         try:
             self._db.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
+            (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.Error as error:
             raise StateMachineFailed(f"the cluster's database was not copied: {error}") from error
         finally:
             copy.close()
+        if verdict != "ok":
+            raise CorruptData(
+                f"the cluster's database is damaged here ({verdict}); remove this node from the"
+                " cluster, and join it again with an empty folder: the other nodes have the data"
+            )
 
     def restore(self, path: Path, *, is_diverged: bool = False) -> None:
         """Replace everything by the content of a copy, in one transaction."""

@@ -84,7 +84,10 @@ class StateMachine(Protocol):
         ...
 
     def snapshot(self, path: Path) -> None:
-        """Write the state with its applied index into a new file, which need not be durable."""
+        """Write the state with its applied index into a new file, which need not be durable.
+
+        Raises ``CorruptData`` if the state is damaged: the node stops, and sends it to nobody.
+        """
         ...
 
     def restore(self, path: Path, *, is_diverged: bool = False) -> None:
