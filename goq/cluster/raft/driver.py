@@ -74,6 +74,8 @@ class RaftTiming(msgspec.Struct, frozen=True):
 
 _RETRY_S = 0.1
 _TICK_PAUSE_S_MAX = 1.0
+_LATE_S = 0.2
+_READ_S = 0.005
 _log = logging.getLogger(__name__)
 
 
@@ -324,7 +326,21 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         # Whole milliseconds: uvloop rounds, and a tick too early would be one more.
-        self._timer = self._loop.call_later(math.ceil(1000 * wait_s) / 1000, self._tick)
+        wait_s = math.ceil(1000 * wait_s) / 1000
+        due_s = self._loop.time() + wait_s
+        self._timer = self._loop.call_later(wait_s, self._tick_when_read, due_s)
+
+    def _tick_when_read(self, due_s: float) -> None:
+        """Tick; after a pause of this thread only once it has read what has arrived meanwhile.
+
+        The others were not silent in the pause, and the application's event loop may have stood
+        still only because the whole process did.
+        """
+        if self._loop.time() - due_s < _LATE_S:
+            self._tick()
+            return
+        self._owner_seen_s = monotonic()
+        self._timer = self._loop.call_later(_READ_S, self._tick)
 
     def _publish(self, raft: HardenedSyncObj) -> None:
         if applied := self._machine.take_applied():

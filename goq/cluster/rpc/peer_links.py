@@ -88,21 +88,31 @@ class PeerLinks:
                 self._tasks.start(self._probe_node(node))
 
     async def _probe_node(self, node: str) -> None:
-        """Probe one node. Any answer of a node shows that it is reachable, a refusal too."""
+        """Probe one node, once more if this node stood still: the answer was there, and not read.
+
+        Then the second probe counts in any case.
+        """
         self._probing.add(node)
+        began_s = _now_s()
         try:
-            url = self._state().nodes[node].http_url
-            body = msgspec.msgpack.encode(self._encodable_views())
-            answer = await self._probe(url, PROBE, body, limits.LINK_TIMEOUT_MS / 1000)
-            self._merge(answer)
-        except Unavailable as error:
-            self._set_reachable(node, str(error))
-        except GoqError:
-            self._set_reachable(node)
-        else:
-            self._set_reachable(node)
+            error = await self._failure_of_probe(node)
+            if error and _now_s() - began_s > 1.5 * limits.LINK_TIMEOUT_MS / 1000:
+                error = await self._failure_of_probe(node)
+            self._set_reachable(node, error)
         finally:
             self._probing.discard(node)
+
+    async def _failure_of_probe(self, node: str) -> str:
+        """Return why a node is unreachable, empty for any answer of it, a refusal too."""
+        url = self._state().nodes[node].http_url
+        body = msgspec.msgpack.encode(self._encodable_views())
+        try:
+            self._merge(await self._probe(url, PROBE, body, limits.LINK_TIMEOUT_MS / 1000))
+        except Unavailable as error:
+            return str(error)
+        except GoqError:
+            pass
+        return ""
 
     def handlers(self) -> dict[str, RpcHandler]:
         """Return the handlers by path."""

@@ -127,7 +127,7 @@ class PeerStreams:
     def _check(self) -> None:
         state, now_s = self._state(), asyncio.get_running_loop().time()
         for node, link in list(self._streams.items()):
-            if now_s - link.received_s > limits.PUSH_STREAM_IDLE_S:
+            if link.silent_checks() * limits.PUSH_STREAM_CHECK_S > limits.PUSH_STREAM_IDLE_S:
                 link.abort("nothing was received for too long")
             elif node not in state.nodes or self.rejection_reason(node, link.disk):
                 link.abort("the node is unknown, or has another disk than it is registered with")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -462,6 +463,33 @@ def test_a_member_without_a_connection_is_shown_after_a_while(
                 await until(lambda member=member: member.node.status.unconnected == {gone.id})
 
     run(test())
+
+
+@pytest.mark.parametrize("is_whole_process", [True, False])
+def test_a_leader_gives_the_lead_away_if_its_owner_stands_and_not_if_all_of_it_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_whole_process: bool,
+) -> None:
+    monkeypatch.setattr(limits, "RAFT_OWNER_SIGN_S", 600)
+
+    async def test() -> None:
+        async with group(tmp_path, 1) as members:
+            leader = await leader_of(members)
+            driver = leader.node._driver
+            assert driver is not None
+
+            def stand() -> None:
+                time.sleep(0.4 if is_whole_process else 0)
+                driver._owner_seen_s -= 60
+
+            seen_s = driver._owner_seen_s
+            leader.node._call_raft_loop(stand)
+            await until(lambda: driver._owner_seen_s > seen_s)
+
+    run(test())
+    assert ("stood still" in caplog.text) != is_whole_process
 
 
 def test_members_at_rest_do_nothing_when_heartbeats_come_and_are_answered(

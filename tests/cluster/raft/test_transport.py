@@ -506,6 +506,38 @@ def test_a_member_that_is_silent_for_too_long_is_given_up() -> None:
     run(test())
 
 
+def test_a_member_that_stood_still_reads_before_it_gives_others_up() -> None:
+    async def test() -> None:
+        pace = ConnectionTiming(check_interval_s=60, idle_timeout_s=240)
+        async with acceptor(pace) as n2, dialer(n2.address, pace=pace) as n1:
+            await until(lambda: n1.connected and n2.connected)
+            (held,) = n2.transport._links.values()
+            held.received_s -= 3600
+            for _ in range(3):
+                check_links(n2)
+            assert n2.connected == ["n1"]
+            heard_s = held.received_s
+            check_links(n1)  # which sends a keepalive
+            await until(lambda: held.received_s > heard_s)
+            for _ in range(4):
+                check_links(n2)
+            assert n2.connected == ["n1"]
+            check_links(n2)
+            await until(lambda: not n2.connected)
+
+    run(test())
+
+
+def check_links(end: End) -> None:
+    """Have a member check its connections now, a minute after it sent anything."""
+    timer = end.transport._check_timer
+    assert timer is not None
+    timer.cancel()
+    for link_ in end.transport._links.values():
+        link_.sent_s -= 60
+    end.transport._check_links()
+
+
 def test_members_with_nothing_to_say_stay_connected() -> None:
     async def test() -> None:
         pace = ConnectionTiming(check_interval_s=0.02, idle_timeout_s=2.0)

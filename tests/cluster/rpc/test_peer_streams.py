@@ -128,6 +128,20 @@ def test_a_stream_that_ends_is_opened_again_and_pushes_go_on(stored: Counter[str
         eventually(lambda: are_all_connected(cluster))
 
 
+def test_a_node_that_stood_still_ends_no_stream_before_it_has_read() -> None:
+    def stand_still(node: ClusterNode) -> None:
+        for link in node.streams._streams.values():
+            link.received_s -= 60
+        node.streams._check()
+
+    with running_cluster() as cluster:
+        eventually(lambda: are_all_connected(cluster))
+        before = streams(cluster)
+        cluster.on_loop("n1", stand_still)
+        eventually(lambda: all(link.received_s > link.sent_s - 5 for link in before))
+        assert streams(cluster) == before
+
+
 def test_below_its_feature_level_there_are_no_streams_and_followers_fetch(
     stored: Counter[str],
 ) -> None:

@@ -82,6 +82,7 @@ class Link(asyncio.Protocol):
         self.disk = ""
         self.is_open = self.was_open = False
         self.received_s = self.sent_s = clock()
+        self._silent_checks = 0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handler = handler
         self._self_id = self_id
@@ -100,6 +101,14 @@ class Link(asyncio.Protocol):
     def waiting_bytes(self) -> int:
         """The bytes that wait to be sent."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def silent_checks(self) -> int:
+        """Return how many checks in a row, this one too, have found nothing received.
+
+        Time would not do: after a pause of this process, what the peer has sent is not read yet.
+        """
+        self._silent_checks += 1
+        return self._silent_checks
 
     def send(self, *parts: bytes | memoryview) -> bool:
         """Send a message, which consists of ``parts``. They must not change any more.
@@ -163,6 +172,7 @@ class Link(asyncio.Protocol):
     def _on_frame(self, frame: bytes) -> None:
         if self.is_open:
             self.received_s = self._clock()
+            self._silent_checks = 0
             if frame:  # an empty frame is a keepalive
                 self._handler.on_frame(self, frame)
         elif self._sealer is not None:

@@ -3,7 +3,8 @@
 Of each two members the one with the smaller id dials. The other dials, too, while they are not
 connected for ``ConnectionTiming.fallback_s``: it may have moved, and the first does not know where.
 A new connection to a member replaces the one before. An idle connection carries an empty frame as a
-keepalive. A connection without received bytes for ``ConnectionTiming.idle_timeout_s`` is closed.
+keepalive. A connection without received bytes for ``ConnectionTiming.idle_timeout_s``, in which the
+checks went on, is closed.
 """
 
 from __future__ import annotations
@@ -292,7 +293,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
         """Send keepalives, and close connections that are idle or no longer allowed."""
         now_s = self._loop.time()
         for link in list(self._links.values()):
-            if now_s - link.received_s > self._pace.idle_timeout_s:
+            if link.silent_checks() * self._pace.check_interval_s > self._pace.idle_timeout_s:
                 link.abort("nothing was received for too long")
             elif self.rejection_reason(link.peer, link.disk):  # its registration has changed
                 link.abort("the peer has another disk than it is registered with")

@@ -124,6 +124,30 @@ def test_a_node_that_refuses_probes_is_reachable(monkeypatch: pytest.MonkeyPatch
     run(test, monkeypatch)
 
 
+def test_a_node_that_stood_still_asks_again_before_it_takes_another_for_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(world: World) -> None:
+        pauses_s, probe = [0.1], world.links["n1"]._probe
+
+        async def paused(url: str, path: str, body: bytes, timeout_s: float) -> bytes:
+            if url == "http://n3" and pauses_s:
+                await asyncio.sleep(pauses_s.pop())
+                raise TimedOut("the answer took too long")
+            return await probe(url, path, body, timeout_s)
+
+        monkeypatch.setattr(limits, "LINK_TIMEOUT_MS", 20)
+        world.links["n1"]._probe = paused
+        await until(lambda: not pauses_s)
+        await asyncio.sleep(0.2)
+        assert "does not reach" not in caplog.text
+        cut(world, "n1", "n3")
+        pauses_s.append(0.1)
+        await until(lambda: not world.links["n1"].is_reachable("n3"))
+
+    run(test, monkeypatch)
+
+
 def test_a_request_to_a_lost_node_is_given_up_and_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
