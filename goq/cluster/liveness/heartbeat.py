@@ -111,6 +111,7 @@ class HeartbeatSender:
         try:
             await self._send()
         except NodeNotFound:
+            self._acknowledged_s = -math.inf  # others may lead by now
             if self._is_registered() and not self.has_left:
                 self.has_left = True
                 _log.warning(HAS_LEFT)

@@ -487,6 +487,20 @@ def test_a_node_has_left_once_the_controller_lacks_it_unless_it_is_joining(
     asyncio.run(run())
 
 
+def test_a_node_that_has_left_has_no_session_from_then_on() -> None:
+    async def run() -> None:
+        controller = Controller(is_earlier_version=False)
+        heartbeats = sender(controller)
+        await heartbeats.send()
+        await settled()
+        assert heartbeats.has_session()
+        heartbeats._call = Unsteady(NodeNotFound("x")).call
+        await heartbeats.send()
+        assert not heartbeats.has_session()
+
+    asyncio.run(run())
+
+
 def test_a_refused_heartbeat_leaves_it_to_the_registration_to_say_why() -> None:
     controller = Unsteady(Conflict("an earlier version"))
     announced(controller)
