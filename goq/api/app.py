@@ -72,7 +72,6 @@ from goq.storage.disk_space import DiskSpace
 
 if TYPE_CHECKING:
     from goq.cluster.cluster_node import ClusterNode
-    from goq.cluster.forwarding.partition_leaders import PartitionLeaders
 
 CLUSTER_VERSION: Final = "Goq-Cluster"
 """The response header with the version of the cluster metadata.
@@ -186,7 +185,7 @@ class App:
         ]
         routes = [_refusing_in_part(route, broker) for route in routes]
         if cluster is not None:
-            routes = [_refusing_without_session(route, cluster.leaders) for route in routes]
+            routes = [_sure_to_lead(route, cluster) for route in routes]
         operations.describe(routes)
         internal: list[Route] = []
         if cluster is not None:
@@ -281,15 +280,22 @@ def _refusing_in_part(route: Route, broker: Broker) -> Route:
     return replace(route, handler=handle)
 
 
-def _refusing_without_session(route: Route, leaders: PartitionLeaders) -> Route:
-    """Have a route that tells states refuse, whoever asks, while this node may have been fenced."""
+def _sure_to_lead(route: Route, cluster: ClusterNode) -> Route:
+    """Have a route of one leader make sure, whoever asks, that no other node leads by now.
+
+    One that tells states refuses while this node may have been fenced. One that reads a log asks
+    the cluster then.
+    """
     policy, handler = route.routing, route.handler
-    if not isinstance(policy, ToPartitionLeader) or not policy.needs_session:
+    if not isinstance(policy, ToPartitionLeader):
         return route
 
     async def handle(request: Request, *values: str) -> Response:
-        if not leaders.has_session():
-            raise NotLeader("another node may lead this partition by now", retry_after_ms=500)
+        if not cluster.leaders.has_session():
+            if policy.needs_session:
+                raise NotLeader("another node may lead this partition by now", retry_after_ms=500)
+            if (found := policy.find(request, values)) is not None:
+                await cluster.confirm_leader(*found)
         answer = handler(request, *values)
         return answer if isinstance(answer, Response) else await answer
 

@@ -60,7 +60,7 @@ class ToPartitionLeader(msgspec.Struct, frozen=True):
     """The leader of one partition answers; ``find`` returns it, ``None`` if there is none.
 
     With ``needs_session`` it does so only while it cannot have been fenced. Without it an answer is
-    right at a former leader, too: a part of a log.
+    right at a node that reaches no other, too: a part of a log, up to where it was.
     """
 
     find: Callable[[Request, Sequence[str]], tuple[str, int] | None]

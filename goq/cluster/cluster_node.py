@@ -40,11 +40,12 @@ from goq.cluster.raft.driver import RaftStatus
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.reconciler import Reconciler
 from goq.cluster.replication.archive_sync import ArchiveSync
+from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.repair.manager import RepairManager
 from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.cluster.rpc.peer_streams import PeerStreams
 from goq.cluster.rpc.server import RpcServer
-from goq.errors import GoqError
+from goq.errors import GoqError, NotLeader, Unavailable
 
 _log = logging.getLogger("goq.cluster")
 _RETRY_S = 0.2
@@ -126,6 +127,26 @@ class ClusterNode:
             works.append(self.join())
         self._running = [self._tasks.start(work) for work in works]
         self._changed.set()
+
+    async def confirm_leader(self, topic: str, number: int) -> None:
+        """Return if this node leads a partition by all that was decided before the call.
+
+        A node that reaches no other goes by what it knows. Raises ``NotLeader``, or ``Unavailable``
+        if this node cannot know now.
+        """
+        try:
+            await self.freshness.catch_up()
+        except Unavailable:
+            if not (self.freshness.is_cut_off and self.routes.links.reaches_none):
+                raise
+        known = self.state.topics.get(topic)
+        if known is None or number >= len(known.partitions):
+            return  # which the answer tells
+        replica = self.replicas.get(PartitionKey(topic, known.topic_id, number))
+        leader = None if replica is None else replica.as_leader
+        led = None if leader is None else (self.name, leader.leader_epoch)
+        if led != (known.partitions[number].leader, known.partitions[number].leader_epoch):
+            raise NotLeader("another node leads this partition", retry_after_ms=500)
 
     async def hand_over(self) -> None:
         """Give away the Raft leadership and all partitions led here; return when others lead.

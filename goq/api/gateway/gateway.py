@@ -154,8 +154,7 @@ class Gateway:
         if found is None:
             return self._router.handle(request)
         try:
-            is_certain = not routing.needs_session or self._leaders.has_session()
-            if is_certain and self._leaders.leader_url(*found) is None:
+            if self._leaders.has_session() and self._leaders.leader_url(*found) is None:
                 return self._router.handle(request)
         except NotLeader:
             pass

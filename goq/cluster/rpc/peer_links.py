@@ -127,6 +127,11 @@ class PeerLinks:
         """Whether the last probe of a node was answered."""
         return node not in self._lost_s
 
+    @property
+    def reaches_none(self) -> bool:
+        """Whether no other node is reachable from here."""
+        return self._state().nodes.keys() - {self._name} <= self._lost_s.keys()
+
     def lost_nodes(self) -> frozenset[str]:
         """Return the nodes that are unreachable from here for ``limits.LINK_REPORT_MS``."""
         since_s = _now_s() - limits.LINK_REPORT_MS / 1000

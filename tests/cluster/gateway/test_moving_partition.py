@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from goq import limits
+from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
 from goq.cluster.replication.replica import Replica
+from goq.cluster.rpc.peer_links import PeerLinks
+from goq.errors import Unavailable
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.effort import first_of
 from tests.support.eventually import eventually
@@ -99,6 +102,33 @@ def test_a_leader_that_may_have_been_fenced_tells_parts_of_its_log_and_no_states
             refused = (answer.status, answer.json["code"])
             assert (asked, path, *refused) == (asked, path, 503, "partition_offline")
         assert len(cluster.by_name[asked].call("GET", log)["messages"]) == 1
+
+
+def test_a_leader_that_may_have_been_fenced_reads_its_log_once_it_knows_that_it_leads(
+    cluster: RunningCluster, moving: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FORWARD_LEADER_WAIT_S", 0.1)
+    name = str(cluster.leaders(moving)[_MOVING])
+    node, log = cluster.cluster_node(name), f"/v1/topics/{moving}/messages?partition={_MOVING}"
+    led = _replica(cluster, name, moving).as_leader
+    monkeypatch.setattr(node.leaders, "has_session", lambda: False)
+
+    def told(asked: str) -> int:
+        return cluster.by_name[asked].request("GET", log).status
+
+    with monkeypatch.context() as replaced:
+        replaced.setattr(led, "leader_epoch", 0)
+        assert [told(asked) for asked in NAMES] == [503] * len(NAMES)
+    assert [told(asked) for asked in NAMES] == [200] * len(NAMES)
+
+    async def catch_up() -> None:
+        raise Unavailable("the cluster cannot be asked")
+
+    monkeypatch.setattr(node.freshness, "catch_up", catch_up)
+    monkeypatch.setattr(MetadataFreshness, "is_cut_off", True)
+    assert [told(asked) for asked in NAMES] == [503] * len(NAMES)
+    monkeypatch.setattr(PeerLinks, "reaches_none", True)
+    assert told(name) == 200
 
 
 def test_a_leader_that_may_have_been_fenced_reads_nothing_up_to_a_time(

@@ -304,6 +304,8 @@ def test_a_node_cut_from_the_raft_group_alone_tells_nothing_of_before(
     now = cluster.nodes[third].call("GET", path)
     shown = cluster.nodes[cut].request("GET", path)
     assert shown.status == 503 or shown.json["partitions"] == now["partitions"]
+    read = cluster.nodes[cut].request("GET", f"/v1/topics/{TOPIC}/messages?partition={partition}")
+    assert read.status == 503 or len(read.json["messages"]) == 2
     assert publish(cluster, cut, partition).status in (200, 421, 503)
 
 

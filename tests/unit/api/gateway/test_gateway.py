@@ -74,6 +74,7 @@ class _Starting:
             leader_urls=self.leader_urls,
             leaders=lambda _topic: ["n1"],
             leader_url=lambda _topic, _number: None,
+            has_session=lambda: True,
             next_change=lambda: asyncio.get_running_loop().create_future(),
         )
         unused: Any = SimpleNamespace()
