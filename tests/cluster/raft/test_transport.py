@@ -11,6 +11,7 @@ import pickle
 import struct
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -25,6 +26,7 @@ from goq.cluster.raft.transport.link import Credentials
 from goq.cluster.raft.transport.peer_identity import OTHER_DISK, PeerIdentity
 from goq.cluster.raft.transport.transport import ConnectionTiming, SecureTransport
 from goq.errors import InvalidInput
+from tests.support.cluster.replication.loop import run_simulated
 from tests.support.eventually import until
 
 SECRET = b"a secret of the cluster"
@@ -180,6 +182,25 @@ def test_a_member_that_comes_back_is_connected_with_again() -> None:
                 await until(lambda: not n2.connected)
 
     run(test())
+
+
+def test_a_member_that_is_away_for_long_is_dialed_more_than_once_a_second() -> None:
+    async def test() -> None:
+        n2 = RaftMember("n2=127.0.0.1:1")
+        n1, loop = End("n1", [n2], SECRET, ConnectionTiming()), asyncio.get_running_loop()
+        dials_s = []
+
+        async def dial_at(_id: str, _address: str) -> bool:
+            dials_s.append(loop.time())
+            return False
+
+        n1.transport._dial_at = dial_at  # type: ignore[method-assign]
+        dialing = asyncio.ensure_future(n1.transport._dial(n2))
+        await asyncio.sleep(60)
+        dialing.cancel()
+        assert max(later_s - s for s, later_s in pairwise(dials_s)) < 1
+
+    run_simulated(test())
 
 
 def test_a_member_with_the_larger_id_that_moved_dials_those_that_do_not_find_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -20,6 +21,7 @@ from goq.cluster.liveness.heartbeat import HEARTBEAT
 from goq.cluster.metadata.features import PUSH_STREAMS_LEVEL
 from goq.cluster.raft.transport import handshake
 from goq.cluster.raft.transport.link import Link
+from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.cluster.replication.progress import LogOffsets
 from goq.cluster.replication.protocol import PartitionKey, PartitionUpdate
 from goq.cluster.replication.push.protocol import (
@@ -126,6 +128,21 @@ def test_a_stream_that_ends_is_opened_again_and_pushes_go_on(stored: Counter[str
         eventually(lambda: are_all_connected(cluster))
         cluster.restart("n3")
         eventually(lambda: are_all_connected(cluster))
+
+
+def test_a_node_that_is_away_for_long_is_dialed_about_once_a_second() -> None:
+    async def dial(_url: str, _create_link: object) -> None:
+        raise OSError("nothing listens")
+
+    async def test() -> None:
+        unused: Any = None
+        identity = PeerIdentity("disk")
+        found = PeerStreams("n1", "disk", bytes(32), identity, unused, unused, unused, dial)
+        for _ in range(20):
+            await found._connect("n2", "http://n2")
+        assert found._next_dial_s["n2"] - asyncio.get_running_loop().time() <= 1
+
+    asyncio.run(test())
 
 
 def test_a_node_that_stood_still_ends_no_stream_before_it_has_read() -> None:

@@ -30,12 +30,15 @@ _log = logging.getLogger(__name__)
 
 
 class ConnectionTiming(msgspec.Struct, frozen=True):
-    """Seconds between checks of the connections, until one is closed, and between two dials."""
+    """Seconds between checks of the connections, until one is closed, and between two dials.
+
+    A member that comes back waits for the next dial, and perhaps a majority for that member.
+    """
 
     check_interval_s: float = 0.5
     idle_timeout_s: float = 2.0
     redial_s: float = 0.2
-    redial_max_s: float = 2.0
+    redial_max_s: float = 0.5
     fallback_s: float = 3.0
 
 
