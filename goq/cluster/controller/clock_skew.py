@@ -3,6 +3,7 @@
 **Offset.** A heartbeat carries its node's wall time when it was sent. That minus the controller's
 wall time at arrival is the offset of the node's clock, less the time on the way. The heartbeat with
 the shortest way gives the largest difference: of the latest ``CLOCK_SAMPLES_MAX``, that one counts.
+A silence ends none of these: heartbeats that come late after one do not make a clock late.
 Half of the node's shortest round trip of late is added. So the error is at most half of that round
 trip, while clocks are not set.
 

@@ -172,9 +172,10 @@ class NodeLiveness(NamedTuple):
         if before is not None and before.heartbeat.disk == heartbeat.disk:
             if heartbeat.incarnation < before.heartbeat.incarnation:
                 return self
-            same = heartbeat.incarnation == before.heartbeat.incarnation
-            if same and now_ms - before.at_ms <= timeout_ms:
-                since_ms, samples_ms = before.since_ms, before.clock_samples_ms
+            if heartbeat.incarnation == before.heartbeat.incarnation:
+                samples_ms = before.clock_samples_ms
+                if now_ms - before.at_ms <= timeout_ms:
+                    since_ms = before.since_ms
         if heartbeat.clock_ms:
             samples_ms = (*samples_ms, heartbeat.clock_ms - wall_ms)[-limits.CLOCK_SAMPLES_MAX :]
         cut_off_ms = 0 if before is None else before.cut_off_ms

@@ -119,6 +119,18 @@ def test_a_node_with_a_wrong_clock_is_unfit_until_it_is_right() -> None:
     assert health(state, heard(state, {"n2": UNFIT_MS // 2}, 9)) == right
 
 
+def test_a_clock_is_not_off_because_heartbeats_come_late_after_a_silence() -> None:
+    state = after(nodes(3))
+    liveness, late_ms = heard(state, {}, 9), 2 * UNFIT_MS
+    for now_ms in range(20_000, 20_000 + 100 * limits.CLOCK_SAMPLES_MIN, 100):
+        for name, node in state.nodes.items():
+            sent_ms = now_ms - (late_ms if name == "n2" else 5)
+            heartbeat = Heartbeat(node.incarnation, clock_ms=WALL_MS + sent_ms, round_trip_ms=10)
+            liveness = liveness.with_heartbeat(name, heartbeat, now_ms, wall_ms=WALL_MS + now_ms)
+        liveness = liveness.tick(now_ms)
+    assert health(state, liveness) == []
+
+
 def test_a_node_stays_unfit_when_the_others_that_agreed_are_gone() -> None:
     state = after(nodes(3))
     commands = health(state, heard(state, {"n2": HOUR_MS}, 9))
