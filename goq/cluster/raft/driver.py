@@ -75,7 +75,6 @@ class RaftTiming(msgspec.Struct, frozen=True):
 _RETRY_S = 0.1
 _TICK_PAUSE_S_MAX = 1.0
 _LATE_S = 0.2
-_READ_S = 0.005
 _log = logging.getLogger(__name__)
 
 
@@ -340,7 +339,7 @@ class Driver:
             self._tick()
             return
         self._owner_seen_s = monotonic()
-        self._timer = self._loop.call_later(_READ_S, self._tick)
+        self._timer = self._loop.call_soon(self._loop.call_soon, self._tick)  # it reads in between
 
     def _publish(self, raft: HardenedSyncObj) -> None:
         if applied := self._machine.take_applied():
