@@ -58,6 +58,10 @@ class LeaderDirectory(Protocol):
         Raises ``TopicNotFound``.
         """
 
+    def patience_s(self) -> float:
+        """Return how long to wait for a leader that is missing; not at all on a node that would not
+        hear of it."""
+
     def next_change(self) -> asyncio.Future[None]:
         """Return a future that completes when leadership or membership may have changed."""
 
@@ -131,7 +135,7 @@ class Fanout:
         if a write fails that some leaders may have carried out.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.FORWARD_LEADER_WAIT_S
+        until = loop.time() + self.partition_leaders.patience_s()
         is_reading = request.method in ("GET", "HEAD")
         is_partly_done = False
         earlier = list[Response]()
@@ -216,7 +220,7 @@ class Fanout:
         the request, ``Unavailable`` if it did not answer a read.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + limits.FORWARD_LEADER_WAIT_S
+        until = loop.time() + self.partition_leaders.patience_s()
         while True:
             failure: Unavailable | None = None
             try:

@@ -48,7 +48,7 @@ async def leave(fanout: Fanout, request: Request, values: Sequence[str]) -> Resp
     Raises ``PartitionOffline`` if one does not answer; a repetition does no harm.
     """
     loop = asyncio.get_running_loop()
-    until = loop.time() + limits.FORWARD_LEADER_WAIT_S
+    until = loop.time() + fanout.partition_leaders.patience_s()
     left: Response | None = None
     while True:
         try:

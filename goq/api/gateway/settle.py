@@ -50,7 +50,7 @@ async def settle(
         partitions = len(leaders(topic))
     left = _of_known(receipts, partitions)
     loop = asyncio.get_running_loop()
-    until = loop.time() + limits.FORWARD_LEADER_WAIT_S
+    until = loop.time() + fanout.partition_leaders.patience_s()
     settled, failed = 0, list[Document]()
     while left:
         groups = _by_leader(fanout, topic, left)

@@ -41,6 +41,7 @@ class _Nodes(Fanout):
         self.leading: list[str | None] = ["a", "b", "a"]
         self.done: list[frozenset[int]] = []
         """The partitions that each request says are done."""
+        self.is_cut_off = False
         self._answers = {"http://a": list(first), "http://b": list(second)}
 
     def leader_urls(self, _topic: str | None) -> list[str | None]:
@@ -51,6 +52,9 @@ class _Nodes(Fanout):
 
     def leaders(self, _topic: str) -> list[str | None]:
         return self.leading
+
+    def patience_s(self) -> float:
+        return 0.0 if self.is_cut_off else limits.FORWARD_LEADER_WAIT_S
 
     def next_change(self) -> asyncio.Future[None]:
         return asyncio.get_running_loop().create_future()
@@ -94,6 +98,17 @@ def test_a_write_that_all_leaders_refuse_is_refused() -> None:
 
 def test_a_write_succeeds_when_the_leaders_that_refused_do_it_later() -> None:
     assert {*_write(_Nodes([_DONE], [_MOVED, NotLeader("x"), _DONE]))} == {200}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_node_that_is_cut_off_answers_without_a_wait_for_another_leader(method: str) -> None:
+    nodes = _Nodes([NotLeader("x")], [NotLeader("x")])
+    nodes.is_cut_off = True
+    with pytest.raises(PartitionOffline):
+        _ask(nodes, method)
+    with pytest.raises(PartitionOffline):
+        run_simulated(nodes.ask_partition_leader("t", 0, Request(method, "/", "", {}, b"")))
+    assert len(nodes.done) == 3
 
 
 def test_a_read_is_never_in_doubt() -> None:

@@ -75,6 +75,7 @@ class _Starting:
             leaders=lambda _topic: ["n1"],
             leader_url=lambda _topic, _number: None,
             has_session=lambda: True,
+            patience_s=lambda: 0.0,
             next_change=lambda: asyncio.get_running_loop().create_future(),
         )
         unused: Any = SimpleNamespace()

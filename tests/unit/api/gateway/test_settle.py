@@ -32,6 +32,10 @@ class _Nodes:
         """The leaders of partitions that this node hears of when it catches up."""
         self.unknown: Unavailable | None = None
         """Why this node cannot catch up, if it cannot."""
+        self.is_cut_off = False
+
+    def patience_s(self) -> float:
+        return 0.0 if self.is_cut_off else limits.FORWARD_LEADER_WAIT_S
 
     def leaders(self, _topic: str) -> Sequence[str | None]:
         return self.led
@@ -98,6 +102,14 @@ def test_receipts_of_a_partition_that_nobody_leads_fail_and_the_others_do_not(
     nodes.led[1] = None
     answer = _settled(nodes)
     assert answer == {"settled": 4, "failed": [{"receipt": "1:1:0", "code": "partition_offline"}]}
+
+
+def test_a_node_that_is_cut_off_answers_without_a_wait_for_another_leader() -> None:
+    gone = [NotLeader("gone")] * 9
+    nodes = _Nodes({"http://a": gone, "http://b": gone, "http://c": gone})
+    nodes.is_cut_off = True
+    assert {each["code"] for each in _settled(nodes)["failed"]} == {"partition_offline"}
+    assert len(nodes.asked) == 3
 
 
 def test_a_receipt_of_a_partition_that_this_node_has_not_heard_of_goes_to_its_leader() -> None:
