@@ -28,7 +28,7 @@ def values(q: Client) -> list[bytes]:
 
 def break_partition(data: Path, number: int) -> None:
     folder = topic_dir(data, "t") / str(number) / "messages"
-    (folder / f"{1:020d}.log").write_bytes(b"")  # a segment that begins inside another one
+    (folder / f"{1:020d}.log").write_bytes(b"x")  # a segment that begins inside another one
 
 
 def test_an_offline_partition_is_named_and_the_others_are_backed_up_and_restored(

@@ -329,7 +329,7 @@ def test_no_flipped_bit_costs_a_message_long(tmp_path: Path) -> None:
 def surplus(partition: Path) -> Callable[[], None]:
     """Lay a segment file beside the log that begins inside another."""
     file = partition / "messages" / f"{1:020d}.log"
-    file.write_bytes(b"")
+    file.write_bytes(b"x")
     return file.unlink
 
 

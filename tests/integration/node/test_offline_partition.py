@@ -29,7 +29,7 @@ def with_dead(path: Path, *numbers: int) -> Iterator[RunningNode]:
         for number in (0, 1):
             publish(node, "t", f"in {number}", "more", partition=number)
     for number in numbers:
-        (topic_dir(path, "t") / str(number) / "messages" / f"{1:020d}.log").write_bytes(b"")
+        (topic_dir(path, "t") / str(number) / "messages" / f"{1:020d}.log").write_bytes(b"x")
     with running_node(path) as node:
         yield node
 
@@ -85,7 +85,7 @@ def test_what_is_said_of_a_whole_topic_is_refused_while_a_partition_is_offline(
         node.call("PUT", f"{GROUP_PATH}/g", {"settings": {}})
         sound = {what: node.request("GET", path).status for what, path in WHOLE.items()}
     assert sound == dict.fromkeys(WHOLE, 200)
-    (topic_dir(tmp_path, "t") / "1" / "messages" / f"{1:020d}.log").write_bytes(b"")
+    (topic_dir(tmp_path, "t") / "1" / "messages" / f"{1:020d}.log").write_bytes(b"x")
     with running_node(tmp_path) as node:
         answers = {what: node.request("GET", path) for what, path in WHOLE.items()}
         codes = {what: answer.json.get("code") for what, answer in answers.items()}

@@ -115,7 +115,7 @@ def test_delayed_messages_of_a_topic_that_is_not_open_become_due(tmp_path: Path)
 
 def test_damage_of_a_topic_is_told_once_it_is_open(tmp_path: Path) -> None:
     fill(tmp_path)
-    (topic_dir(tmp_path, LATE) / "0" / "messages" / f"{1:020d}.log").write_bytes(b"")
+    (topic_dir(tmp_path, LATE) / "0" / "messages" / f"{1:020d}.log").write_bytes(b"x")
     with held_topic(LATE) as may_open, running_node(tmp_path, start_partitions=1) as node:
         assert node.request("GET", "/healthz").status == 200
         may_open.set()

@@ -46,7 +46,7 @@ def test_an_export_without_a_partition_ends_and_the_next_one_has_all(tmp_path: P
         export(client)
         publish(client, "t", 2)
     blocker = topic_dir(data, "t") / "1" / "messages" / f"{1:020d}.log"
-    blocker.write_bytes(b"")  # a segment that begins inside another one
+    blocker.write_bytes(b"x")  # a segment that begins inside another one
     with running_node(data) as node, Client(node.url, retries="1ms") as client:
         with pytest.raises(PartitionOffline):
             export(client)

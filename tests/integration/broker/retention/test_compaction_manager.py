@@ -199,7 +199,8 @@ def test_a_tombstone_of_a_clock_that_was_ahead_is_as_old_as_what_comes_after_its
             clock.advance_ms(1)
             assert await compacted(broker) == 1
             assert set(served(topic)) == {2, 3}
-            assert broker.compaction_manager._due_in_s() is None
+            if not is_quiet:  # the last message may have been sealed by its age, and is due then
+                assert broker.compaction_manager._due_in_s() is None
 
     run(work())
 
