@@ -126,8 +126,9 @@ def _report(order: _Order, chosen: _Chosen) -> None:
         raise UsageError("say what to analyse: --from DIR, where goq export wrote")
     with needs_extra("spark"):
         from goq.pipeline.reports.report import with_lane_names
-        from goq.pipeline.reports.tables import ExportedTables
+        from goq.pipeline.reports.tables import ExportedTables, check_has_topics
         from goq.pipeline.spark.session import spark_session
+    check_has_topics(order.source, order.topics)
     notice("starting Spark…")
     session = spark_session(order.master)
     try:

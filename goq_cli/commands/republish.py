@@ -75,7 +75,7 @@ def command(
     with needs_extra("spark"):
         from goq.pipeline.reports.republish import check_columns_of
         from goq.pipeline.reports.spark_errors import told_plainly
-        from goq.pipeline.reports.tables import LiveSource
+        from goq.pipeline.reports.tables import LiveSource, check_has_topics
         from goq.pipeline.spark.session import spark_session
         from goq.pipeline.spark.sink_options import SinkOptions
     servers, token = SESSION.servers_and_token()
@@ -91,6 +91,8 @@ def command(
         }
     )
     live = LiveSource(servers, token, topics, include_deleted, *_span(since, until, topics))
+    if source:
+        check_has_topics(source, topics)
     exists = _look(options, dry_run=dry_run)
     notice("starting Spark…")
     session = spark_session(master)

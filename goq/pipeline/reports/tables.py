@@ -31,6 +31,26 @@ _TOPIC_FOLDER = "topic_folder"  # a column that Spark makes of the paths; each r
 _DDL = {"messages": ddl_of(MESSAGES), "events": ddl_of(EVENTS), "groups": ddl_of(GROUPS)}
 
 
+def check_has_topics(folder: str, topics: Sequence[str]) -> None:
+    """Raise ``InvalidInput`` unless a folder is an export, and has ``topics``.
+
+    It needs no Spark, which takes seconds to start. Nothing is said of a folder behind a URI.
+    """
+    if "://" in folder:
+        return
+    if not Path(folder, "_goq").is_dir():
+        raise InvalidInput(
+            f"{folder} is no export: make one with: goq export TOPIC --to DIR", field="from"
+        )
+    exported = LocalDestination(Path(folder)).names("_goq/messages")
+    for topic in topics:
+        if topic not in exported:
+            raise InvalidInput(
+                f"{folder} has no messages of {topic}; it has those of {', '.join(exported)}",
+                field="topic",
+            )
+
+
 class ExportedTables:
     """The tables of an export, with the files of finished plans."""
 
@@ -120,11 +140,7 @@ class ExportedTables:
         """Return the files of the chosen topics in the manifests; None behind a URI."""
         if "://" in self._folder:
             return None
-        if not Path(self._folder, "_goq").is_dir():
-            raise InvalidInput(
-                f"{self._folder} is no export: make one with: goq export TOPIC --to DIR",
-                field="from",
-            )
+        check_has_topics(self._folder, self._topics)
         target = LocalDestination(Path(self._folder))
         return [
             TableFile(str((target.root / entry.path).absolute()), topic, entry.partition)

@@ -334,6 +334,9 @@ def test_a_report_needs_an_export(goq: Run, tmp_path: Path) -> None:
     goq("report", "retries", "--slo", "5s", "--from", str(tmp_path), code=2)
     goq("report", "audit", "--since", "-1h", "--from", str(tmp_path), code=2)
     goq("report", "skew", "--since", "-1h", "--until", "-1h", "--from", str(tmp_path), code=2)
+    told = goq("report", "traffic", "--from", str(tmp_path), code=7).stderr
+    assert b"is no export" in told
+    assert b"starting Spark" not in told
 
 
 def an_hour_later(to: Path) -> None:

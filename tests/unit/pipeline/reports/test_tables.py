@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("pyspark", minversion="4.2")
 
-from goq.errors import CorruptData
+from goq.errors import CorruptData, InvalidInput
 from goq.pipeline.export.compaction import compact
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.ledger import ExportLedger
-from goq.pipeline.reports.tables import ExportedTables
+from goq.pipeline.reports.tables import ExportedTables, check_has_topics
 from tests.unit.pipeline.export.test_compaction import LATER_US, small_files
 from tests.unit.pipeline.export.test_export import Stopped, StoppingTarget
 
@@ -38,6 +38,17 @@ def test_a_file_that_cannot_be_read_is_told_and_not_left_out(tmp_path: Path, har
         path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(CorruptData, match=path.name):
         tables(tmp_path).table("messages")
+
+
+def test_topics_that_were_not_exported_are_told_before_spark_starts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"is no export: make one with: goq export"):
+        check_has_topics(str(tmp_path), [])
+    small_files(tmp_path)
+    check_has_topics(str(tmp_path), [])
+    check_has_topics(str(tmp_path), ["orders"])
+    with pytest.raises(InvalidInput, match=r"no messages of order; it has those of orders"):
+        check_has_topics(str(tmp_path), ["orders", "order"])
+    check_has_topics("s3://bucket/out", ["order"])  # its files are not listed here
 
 
 class NoManifests(StoppingTarget):
