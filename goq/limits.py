@@ -365,6 +365,7 @@ RAFT_IN_FLIGHT_ENTRIES_MAX: Final = 4_096  # sent to a follower without an answe
 RAFT_BATCH_ENTRIES_MAX: Final = 1_024
 RAFT_DIGESTS_REMEMBERED: Final = 1_024  # of recent states, to compare with the leader's
 RAFT_SNAPSHOT_BYTES_MAX: Final = 4 * GIB
+RAFT_SNAPSHOT_RETRY_S: Final = 1.0  # after one for which there was no room
 RAFT_SNAPSHOT_IDLE_S: Final = 10.0  # a transfer without progress ends after this
 RAFT_MESSAGE_BYTES_MAX: Final = 4 * MIB
 RAFT_SEND_BUFFER_BYTES_MAX: Final = 16 * MIB  # waiting to be sent to one member

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from goq import limits
 from goq.cluster.raft.log.journal import Journal
 from goq.cluster.raft.log.snapshots import Snapshots
 from goq.cluster.raft.state_machine.sqlite import SqliteStateMachine
@@ -42,13 +43,17 @@ def test_a_snapshot_that_does_not_fit_on_the_disk_leaves_its_room(tmp_path: Path
     with needed_disk(tmp_path / "small", 8) as disk:
         folder = tmp_path / "small" / "raft"
         folder.mkdir()
-        snapshots = Snapshots(RealDisk(), folder, machine, lambda: 0.0, 1000)
+        now_s = 1000.0
+        snapshots = Snapshots(RealDisk(), folder, machine, lambda: now_s, 1000)
         disk.fill(1_000_000)
         left_bytes = disk.free_bytes()
         assert not snapshots.create(1, 1, ["n1"])
         assert disk.free_bytes() == left_bytes
         assert not list(folder.iterdir())
         disk.give_back()
+        now_s += limits.RAFT_SNAPSHOT_RETRY_S - 0.001
+        assert not snapshots.create(1, 1, ["n1"])  # it is not tried in each heartbeat
+        now_s = 1000.0 + limits.RAFT_SNAPSHOT_RETRY_S
         assert snapshots.create(1, 1, ["n1"])
         snapshots.discard_outgoing()
     machine.close()

@@ -8,6 +8,7 @@ snapshot-<index>-<term>.in   a complete incoming one, until the state machine ha
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -75,6 +76,8 @@ class Snapshots:
         self._chunk_bytes = chunk_bytes
         self._outgoing: _Outgoing | None = None
         self._incoming: _Incoming | None = None
+        self._retry_s = -math.inf
+        """When a snapshot may be created again: each heartbeat asks for it, and it takes long."""
 
     def recover(self, first_index: int, first_term: int) -> None:
         """Finish an installation that a crash interrupted, and remove all other snapshot files.
@@ -115,6 +118,8 @@ class Snapshots:
     def create(self, index: int, term: int, members: list[str]) -> bool:
         """Snapshot the state machine, which is at ``index``, for sending; False on failure."""
         path = self._folder / OUT_NAME
+        if self._clock() < self._retry_s:
+            return False
         try:
             self.discard_outgoing()
             self._disk.remove(path)
@@ -127,6 +132,7 @@ class Snapshots:
             for name in (OUT_NAME, OUT_NAME + _JOURNAL_SUFFIX):  # they would hold the last room
                 with suppress(OSError):
                     self._disk.remove(self._folder / name)
+            self._retry_s = self._clock() + limits.RAFT_SNAPSHOT_RETRY_S
             return False
         metadata = SnapshotMetadata(index, term, members, size_bytes, check)
         self._outgoing = _Outgoing(metadata, self._clock())
