@@ -304,7 +304,10 @@ def test_no_command_starts_after_an_interrupt_and_its_message_is_given_back(
     assert consumer.returncode in (130, 143)
     assert len(begun.read_text().splitlines()) == 1
     found = group_of(environment, topic, "g")
-    assert (found["lag"], found["leased"]) == (2, 0)
+    left = [(2, 0)]
+    if len(names) > 1:  # the second one ends the wait for the command, if that has begun by then
+        left.append((3, 1))
+    assert (found["lag"], found["leased"]) in left
 
 
 def test_a_lease_that_was_lost_while_its_command_ran_is_told_by_the_exit_code(
