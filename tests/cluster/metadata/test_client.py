@@ -61,6 +61,15 @@ def test_what_is_refused_raises_why(command: Any, error: type[GoqError]) -> None
 TOO_OLD = Refused("timed_out", "the request is too old to tell whether it was applied")
 
 
+def propose_until_decided(path: Path) -> None:
+    """Propose a command at a member that was not started."""
+    machine = MetadataStateMachine(path)
+    [spec] = specs = member_specs(1)
+    raft = RaftNode(settings_of(spec, specs, path, PATIENT), machine)
+    asyncio.run(MetadataClient(raft, machine).propose_until_decided(FenceNode("n1", 1)))
+    machine.close()
+
+
 @pytest.mark.parametrize("last", ["applied", TOO_OLD])
 def test_a_command_that_may_be_applied_later_is_not_decided(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: object
@@ -79,11 +88,7 @@ def test_a_command_that_may_be_applied_later_is_not_decided(
         return outcome
 
     monkeypatch.setattr(RaftNode, "_submit", submit)
-    machine = MetadataStateMachine(tmp_path)
-    [spec] = specs = member_specs(1)
-    raft = RaftNode(settings_of(spec, specs, tmp_path, PATIENT), machine)
-    asyncio.run(MetadataClient(raft, machine).propose_until_decided(FenceNode("n1", 1)))
-    machine.close()
+    propose_until_decided(tmp_path)
     assert outcomes == []
     assert len(set(ids)) == 1
 
@@ -95,11 +100,7 @@ def test_a_command_that_was_never_sent_is_decided(
         raise Unavailable("no leader")
 
     monkeypatch.setattr(RaftNode, "_submit", submit)
-    machine = MetadataStateMachine(tmp_path)
-    [spec] = specs = member_specs(1)
-    raft = RaftNode(settings_of(spec, specs, tmp_path, PATIENT), machine)
-    asyncio.run(MetadataClient(raft, machine).propose_until_decided(FenceNode("n1", 1)))
-    machine.close()
+    propose_until_decided(tmp_path)
 
 
 def test_what_is_refused_is_known_not_to_be_done_by_a_real_group_too(tmp_path: Path) -> None:
