@@ -59,6 +59,7 @@ class Trimmer:
         self._events = events
         self._kept_from = 0
         self._unfinished: list[_Detached] = []
+        self._finishing = asyncio.Lock()
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -91,12 +92,16 @@ class Trimmer:
         return deleted
 
     async def finish(self) -> None:
-        """Remove from manifest and disk what the logs have dropped, as far as that is to do."""
-        for detached in self._unfinished.copy():
-            writer, segments, forget = detached
-            await forget(segments)
-            await writer.run_exclusive(partial(writer.log.remove, segments))
-            self._unfinished.remove(detached)
+        """Remove from manifest and disk what the logs have dropped, as far as that is to do.
+
+        One call at a time does that: files are removed once, the oldest first.
+        """
+        async with self._finishing:
+            while self._unfinished:
+                writer, segments, forget = self._unfinished[0]
+                await forget(segments)
+                await writer.run_exclusive(partial(writer.log.remove, segments))
+                del self._unfinished[0]
 
     async def old_events(self) -> list[Segment]:
         """Return the event segments that are about deleted messages only.

@@ -170,6 +170,21 @@ def test_what_could_not_be_removed_is_removed_by_the_next_try() -> None:
     assert case.steps == [Trimmed(2), "forgotten"]
 
 
+def test_two_trims_at_once_remove_each_file_once() -> None:
+    case = Case()
+
+    async def forget(segments: Sequence[Segment]) -> None:
+        await case.forget(segments)
+        await asyncio.sleep(0)
+
+    async def run() -> None:
+        await asyncio.gather(case.trimmer.trim(1, forget), case.trimmer.trim(3, forget))
+
+    asyncio.run(run())
+    assert case.steps == [Trimmed(1), [0], Trimmed(3), [1, 2]]
+    assert [each.base_offset for each in case.messages.segments] == [3]
+
+
 @pytest.mark.parametrize("is_loaded", [True, False])
 @pytest.mark.parametrize(("passed_us", "is_rolled"), [(AGE_US + 2, False), (AGE_US + 3, True)])
 def test_the_active_segment_is_sealed_when_its_first_message_has_the_age(
