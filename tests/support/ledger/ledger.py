@@ -24,7 +24,7 @@ from math import inf
 from typing import Any, Literal
 
 from goq.client import Client, LogMessage, Published, PublishedBatch, ReceivedMessage
-from goq.errors import Conflict, GoqError, TimedOut
+from goq.errors import Conflict, GoqError, LeaseLost, TimedOut
 from goq.frame.hashes import partition_of
 from goq.model import MessageId, Receipt, fence_of
 
@@ -44,7 +44,12 @@ class Outcome(Enum):
 
     DONE = "done"
     REFUSED = "refused"
+    FAILED = "failed"
+    """Not carried out, and nothing is said of the lease: the partition had no leader, say."""
     UNKNOWN = "unknown"
+
+
+_WITHOUT_EFFECT = frozenset({Outcome.REFUSED, Outcome.FAILED})
 
 
 @dataclass(slots=True)
@@ -226,8 +231,7 @@ class GroupConsumer:
         details: Mapping[str, Any],
     ) -> None:
         places = {(m.partition, m.token, m.offset) for m in messages}
-        refused: set[tuple[int, int, int]] = set()
-        unknown: set[tuple[int, int, int]] = set()
+        outcomes: dict[tuple[int, int, int], Outcome] = {}
         outcome = Outcome.UNKNOWN
         asked_us = _now_us()
         try:
@@ -238,22 +242,16 @@ class GroupConsumer:
             for failed in settled.failed:
                 run = Receipt.parse(failed.receipt)
                 token = fence_of(run.fenced_id, run.token)
-                run_places = {(run.partition, token, n) for n in range(run.start, run.end)}
-                refused |= run_places
-                if failed.code == TimedOut.code:  # it may be settled
-                    unknown |= run_places
-            if settled.done + len(refused) != len(places) or not refused <= places:
+                failure = Outcome.UNKNOWN if self._repeats else _failure(failed.code)
+                for offset in range(run.start, run.end):
+                    outcomes[run.partition, token, offset] = failure
+            if settled.done + len(outcomes) != len(places) or not outcomes.keys() <= places:
                 self._ledger.complain(
                     f"{verb} of {len(places)} messages answered {settled.done} done and"
-                    f" {len(refused)} refused"
+                    f" {len(outcomes)} not"
                 )
         finally:
             answered_us = _now_us()
-            refusal = Outcome.UNKNOWN if self._repeats else Outcome.REFUSED
-            outcomes = {
-                **dict.fromkeys(refused, refusal),
-                **dict.fromkeys(unknown, Outcome.UNKNOWN),
-            }
             self._ledger.settlements.extend(
                 Settlement(
                     verb,
@@ -267,6 +265,13 @@ class GroupConsumer:
                 )
                 for partition, token, offset in sorted(places)
             )
+
+
+def _failure(code: str) -> Outcome:
+    """Return the outcome of a receipt that was not settled, or perhaps not."""
+    if code == LeaseLost.code:
+        return Outcome.REFUSED
+    return Outcome.UNKNOWN if code == TimedOut.code else Outcome.FAILED
 
 
 class Marker:
@@ -489,7 +494,10 @@ class Ledger:
         for each in self.deliveries:
             early_us = due_us.get(each.place, 0) - each.answered_us
             if early_us > 0:
-                self.complain(f"{each.place} was delivered {early_us} us before its time")
+                told = [str(mark) for mark in self.marks if mark.place == each.place]
+                self.complain(
+                    f"{each.place} was delivered {early_us} us before its time: {each}; {told}"
+                )
             if each.asked_us > cancelled.get(each.place, each.asked_us):
                 self.complain(f"{each.place} was delivered after it was cancelled")
 
@@ -530,11 +538,11 @@ class Ledger:
         for message in log:
             place = (message.partition, message.offset)
             ways = ends[place]
-            may_be_acked = bool(ways["ack"] - {Outcome.REFUSED})
+            may_be_acked = bool(ways["ack"] - _WITHOUT_EFFECT)
             may_be_cancelled = bool(cancels[place] - {Outcome.REFUSED})
             if copies[place] > 1:
                 self.complain(f"{place} is dead {copies[place]} times")
-            if copies[place] and not ways["reject"] - {Outcome.REFUSED}:
+            if copies[place] and not ways["reject"] - _WITHOUT_EFFECT:
                 self.complain(f"{place} is dead, and nobody gave it up")
             if copies[place] and Outcome.DONE in ways["ack"]:
                 self.complain(f"{place} is dead, and was acked")
@@ -608,7 +616,7 @@ def _check_lease(delivered: Delivered, settlements: Sequence[Settlement]) -> lis
                 found.append(f"{settlement.verb} was refused within the lease")
         elif settlement.verb == "extend":
             lease_until_us = _extended_until_us(lease_until_us, settlement)
-        else:
+        elif settlement.outcome is not Outcome.FAILED:
             may_be_over = True
             is_over |= is_done
             is_acked |= is_done and settlement.verb == "ack"
@@ -629,7 +637,7 @@ def _check_hand_over(
         if settlement.verb == "extend":
             lease_until_us = _extended_until_us(lease_until_us, settlement)
         elif settlement.asked_us < later.answered_us:
-            may_be_over |= settlement.outcome is not Outcome.REFUSED
+            may_be_over |= settlement.outcome not in _WITHOUT_EFFECT
         if settlement.verb == "nack" and is_done:
             due_us = settlement.asked_us + settlement.lasts_us
             if later.answered_us < due_us - _TOLERANCE_US:

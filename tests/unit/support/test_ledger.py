@@ -10,7 +10,7 @@ import pytest
 
 from goq.client import LogMessage, Published
 from goq.client.messages import FailedReceipt, Settled
-from goq.errors import LeaseLost, TimedOut
+from goq.errors import LeaseLost, NotLeader, TimedOut
 from goq.model import MessageId, Receipt
 from tests.support.ledger.ledger import Delivered, Ledger, Marked, Outcome, Settlement, Violations
 
@@ -106,6 +106,7 @@ def test_what_one_producer_was_told_out_of_its_order_is_refused() -> None:
         (FIRST, replace(EARLY_ACK, outcome=Outcome.UNKNOWN), SECOND, ACK),
         (FIRST, replace(EARLY_ACK, verb="nack"), replace(SECOND, answered_us=1_400_000)),
         (FIRST, replace(EARLY_ACK, asked_us=9_100_000, answered_us=9_150_000)),
+        (FIRST, replace(EARLY_ACK, outcome=Outcome.FAILED), SECOND, ACK),
     ],
     ids=[
         "expired",
@@ -115,6 +116,7 @@ def test_what_one_producer_was_told_out_of_its_order_is_refused() -> None:
         "unknown-ack",
         "nacked",
         "late-ack-in-time",
+        "failed-without-a-leader",
     ],
 )
 def test_a_history_as_it_should_be_is_right(history: tuple[Any, ...]) -> None:
@@ -127,6 +129,14 @@ def test_a_history_as_it_should_be_is_right(history: tuple[Any, ...]) -> None:
         ((FIRST, EARLY_ACK, SECOND), "after its ack was confirmed"),
         ((FIRST, SECOND, EARLY_ACK, ACK), "acked more than once"),
         ((FIRST, replace(SECOND, answered_us=8_000_000)), "before the lease of first was over"),
+        (
+            (
+                FIRST,
+                replace(EARLY_ACK, outcome=Outcome.FAILED),
+                replace(SECOND, answered_us=8_000_000),
+            ),
+            "before the lease of first was over",
+        ),
         ((FIRST, replace(SECOND, attempt=1)), "attempt 1 came after attempt 1"),
         ((FIRST, replace(FIRST, consumer="second")), "handed over twice under one lease"),
         ((FIRST, replace(SECOND, value=b"x"), ACK), "other bytes"),
@@ -156,18 +166,18 @@ def test_a_history_is_refused_when_a_message_was(history: tuple[Any, ...], viola
         check_deliveries(*history)
 
 
-def test_a_settlement_whose_outcome_is_unknown_is_no_refused_one() -> None:
+def test_only_a_lost_lease_is_a_refusal() -> None:
     messages: list[Any] = [
         SimpleNamespace(partition=0, token=100, offset=n, receipt=str(Receipt(0, 100, n, n + 1)))
-        for n in range(3)
+        for n in range(4)
     ]
-    codes = (TimedOut.code, LeaseLost.code)
+    codes = (TimedOut.code, LeaseLost.code, NotLeader.code)
     failed = [FailedReceipt(m.receipt, code) for m, code in zip(messages, codes, strict=False)]
     client: Any = SimpleNamespace(ack=lambda *_: Settled(1, failed))
     ledger = Ledger()
     ledger.consumer(client, "c", "t", "g", repeats=False).ack(messages)
     outcomes = [each.outcome for each in ledger.settlements]
-    assert outcomes == [Outcome.UNKNOWN, Outcome.REFUSED, Outcome.DONE]
+    assert outcomes == [Outcome.UNKNOWN, Outcome.REFUSED, Outcome.FAILED, Outcome.DONE]
     ledger.raise_violations()
 
 
