@@ -265,6 +265,18 @@ def has_delivery_options(message: Message) -> bool:
     )
 
 
+def delivery_ms(at_us: int, now_us: int, *, is_by_clock: bool) -> int:
+    """Return when to deliver, as a message to publish states it; 0 for at once.
+
+    ``now_us`` is by another clock than the leader's, and perhaps ahead of it. So a time that is
+    counted from now becomes a delay, and one that has just passed goes along: the leader finds out
+    whether it has. One that is long past does not matter.
+    """
+    if is_by_clock:
+        return min(0, (now_us - at_us) // 1000)
+    return 0 if at_us <= now_us - 1000 * limits.CLOCK_SLACK_MS else -(-at_us // 1000)
+
+
 def check_tenant(name: str, *, field: str) -> str:
     """Return ``name`` if it may name a tenant. Raises ``InvalidInput``."""
     if not 1 <= len(check_text(name, field).encode()) <= limits.TENANT_NAME_BYTES_MAX:

@@ -141,11 +141,6 @@ def _time_us(text: str | float | datetime, now_us: int, field: str | None) -> fl
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def is_relative_time(text: object) -> bool:
-    """Return whether :func:`parse_time_us` counts a time from now on: ``+30m``."""
-    return isinstance(text, str) and text.strip()[:1] == "+"
-
-
 def is_by_clock(text: object) -> bool:
     """Return whether :func:`parse_time_us` needs the time for it: ``now``, ``-1h``, ``+30m``."""
     return isinstance(text, str) and (text.strip() == "now" or text.strip()[:1] in ("-", "+"))

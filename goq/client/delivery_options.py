@@ -16,8 +16,8 @@ from goq.errors import InvalidInput
 from goq.frame.hashes import dedup_hash
 from goq.frame.header import Attribute
 from goq.frame.view import DELIVERY_COLUMNS, FrameView
-from goq.model import Message, check_dedup_text, check_message
-from goq.units import format_duration_ms, is_relative_time, parse_duration_ms, parse_time_us
+from goq.model import Message, check_dedup_text, check_message, delivery_ms
+from goq.units import format_duration_ms, is_by_clock, parse_duration_ms, parse_time_us
 
 if TYPE_CHECKING:
     from goq.config.topic import TopicSettings
@@ -129,15 +129,14 @@ class TopicPublishSettings(NamedTuple):
 
     def applied(self, message: Message, options: DeliveryOptions, now_us: int) -> Message:
         """Return a message with options applied; raise ``InvalidInput`` naming a bad one."""
-        deliver_at_ms = self._deliver_at_ms(options, now_us)
         dedup_id = message.dedup_id
         if options.dedup_id is not None:
             dedup_id = dedup_hash(check_dedup_text(options.dedup_id, field="dedup_id"))
         applied = msgspec.structs.replace(
             message,
             lane=message.lane if options.priority is None else self.lane(options.priority),
-            deliver_at_ms=deliver_at_ms or message.deliver_at_ms,
-            expires_at_ms=_expires_at_ms(options, deliver_at_ms) or message.expires_at_ms,
+            deliver_at_ms=self._deliver_at_ms(options, now_us) or message.deliver_at_ms,
+            expires_at_ms=_expires_at_ms(options) or message.expires_at_ms,
             tenant=message.tenant if options.tenant is None else options.tenant,
             dedup_id=dedup_id,
         )
@@ -161,12 +160,12 @@ class TopicPublishSettings(NamedTuple):
                 f" {format_duration_ms(self.delay_ms_max)} from now",
                 field=field,
             )
-        if options.delay is not None or is_relative_time(options.deliver_at):
-            return (now_us - at_us) // 1000
-        return -(-at_us // 1000) if at_us > now_us else 0
+        from_now = options.delay is not None or is_by_clock(options.deliver_at)
+        return delivery_ms(at_us, now_us, is_by_clock=from_now)
 
 
-def _expires_at_ms(options: DeliveryOptions, deliver_at_ms: int) -> int:
+def _expires_at_ms(options: DeliveryOptions) -> int:
+    """Return the time to live, negative for the leader to count; 0 for none."""
     if options.ttl is None:
         return 0
     ttl_ms = parse_duration_ms(options.ttl, field="ttl")
@@ -175,4 +174,4 @@ def _expires_at_ms(options: DeliveryOptions, deliver_at_ms: int) -> int:
             f"a time to live is over 0 and at most {format_duration_ms(limits.TTL_MS_MAX)}",
             field="ttl",
         )
-    return deliver_at_ms + ttl_ms if deliver_at_ms > 0 else -ttl_ms
+    return -ttl_ms

@@ -1,9 +1,9 @@
-"""Relative times in a frame: delays and times to live, counted from the leader's time.
+"""Times of delivery and expiry in a frame: the leader's clock decides.
 
 A negative entry of the column deliver-at is a delay in milliseconds. A negative entry of expires-at
-is a time to live, which counts from the delivery time, or from now without one. A producer does not
-know the leader's clock, so it states durations. The leader replaces them before it appends the
-frame: a log has absolute times only.
+is a time to live, which counts from the delivery time, or from now if that has passed. A producer
+does not know the leader's clock, so it states durations. The leader replaces them before it appends
+the frame: a log has absolute times only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def with_absolute_times(view: FrameView, now_us: int) -> FrameView:
     if header.attributes & Attribute.DELIVER_AT:
         delivers_ms = times_ms[:count]
         delivers_ms[delivers_ms < 0] = now_ms - delivers_ms[delivers_ms < 0]
-        begins_ms[delivers_ms > 0] = delivers_ms[delivers_ms > 0]
+        np.maximum(begins_ms, delivers_ms, out=begins_ms)
     if header.attributes & Attribute.EXPIRES_AT:
         expires_ms = times_ms[-count:]
         expires_ms[expires_ms < 0] = begins_ms[expires_ms < 0] - expires_ms[expires_ms < 0]

@@ -29,8 +29,8 @@ from goq.frame.header import Attribute
 from goq.frame.validation import check_delivery, check_frame
 from goq.frame.view import FrameView
 from goq.http.message import Request
-from goq.model import Acks, Header, Message, check_dedup_text, check_message
-from goq.units import format_duration_ms, is_relative_time
+from goq.model import Acks, Header, Message, check_dedup_text, check_message, delivery_ms
+from goq.units import format_duration_ms, is_by_clock
 
 _PARTITION_BYTES = 4
 FRAMES_PER_REQUEST_MAX = limits.PARTITIONS_PER_TOPIC_MAX
@@ -186,7 +186,7 @@ def _message(
             if new.priority is None
             else settings.lane(new.priority, field=f"{field}.priority"),
             deliver_at_ms,
-            _expires_at_ms(new, field, deliver_at_ms),
+            _expires_at_ms(new, field),
             new.tenant,
             _dedup_id(new.dedup_id, f"{field}.dedup_id"),
         )
@@ -206,7 +206,7 @@ def _is_plain(new: NewMessage) -> bool:
 
 
 def _deliver_at_ms(new: NewMessage, field: str, settings: TopicSettings, now_us: int) -> int:
-    """Return the delivery time, never earlier than asked; 0 for at once and for past times.
+    """Return the delivery time, never earlier than asked; 0 for at once.
 
     A delay comes back negative: the leader counts it from its time.
     """
@@ -224,9 +224,7 @@ def _deliver_at_ms(new: NewMessage, field: str, settings: TopicSettings, now_us:
                 f" {format_duration_ms(settings.delay_max_ms)} from now",
                 field=field,
             )
-        if is_relative_time(new.deliver_at):
-            return (now_us - at_us) // 1000
-        return -(-at_us // 1000) if at_us > now_us else 0
+        return delivery_ms(at_us, now_us, is_by_clock=is_by_clock(new.deliver_at))
     return 0
 
 
@@ -238,12 +236,11 @@ def time_to_live_ms(ttl: str | float, field: str) -> int:
     return ttl_ms
 
 
-def _expires_at_ms(new: NewMessage, field: str, deliver_at_ms: int) -> int:
-    """Return the time of expiry; a time to live negative unless the delivery time is known."""
+def _expires_at_ms(new: NewMessage, field: str) -> int:
+    """Return the time to live, negative for the leader to count; 0 for none."""
     if new.ttl is None:
         return 0
-    ttl_ms = time_to_live_ms(new.ttl, f"{field}.ttl")
-    return deliver_at_ms + ttl_ms if deliver_at_ms > 0 else -ttl_ms
+    return -time_to_live_ms(new.ttl, f"{field}.ttl")
 
 
 def _dedup_id(text: str | None, field: str) -> bytes | None:

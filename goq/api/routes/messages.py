@@ -369,9 +369,9 @@ def _message_result(topic: str, message: Message, stored: PublishedMessage) -> P
     )
     if stored.is_repetition:
         result.duplicate_of = text
-    elif message.deliver_at_ms > 0:
+    elif message.deliver_at_ms > stored.time_us // 1000:
         result.deliver_at = format_time_us(message.deliver_at_ms * 1000)
-    elif message.deliver_at_ms:
+    elif message.deliver_at_ms < 0:
         due_ms = absolute_ms(-message.deliver_at_ms, stored.time_us)
         result.deliver_at = format_time_us(due_ms * 1000)
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -137,6 +138,23 @@ def test_delays_are_counted_by_the_nodes_clock() -> None:
     slow_us = clock.monotonic_us() - 10_000_000
     clock.note(clock.monotonic_us(), slow_us)  # too long under way to say anything
     assert abs(clock.now_us() - clock.monotonic_us() - ahead_us) < 1_000_000
+
+
+@pytest.mark.parametrize("ahead_us", [-3_000_000, 30_000_000])
+def test_whether_a_delivery_time_has_passed_is_for_the_node_to_say(
+    q: Client, monkeypatch: pytest.MonkeyPatch, ahead_us: int
+) -> None:
+    monkeypatch.setattr(NodeClock, "now_us", lambda _: time.time_ns() // 1000 + ahead_us)
+    topic, now_ms = f"by-the-node{ahead_us}", time.time_ns() // 1_000_000
+    q.create_topic(topic, 1)
+    for at_ms in (now_ms + 3_600_000, now_ms + 20_000, now_ms - 1_000, 0):
+        q.publish(topic, b"%d" % at_ms, deliver_at=at_ms, ttl="1h")
+    for message in q.read(topic, partition=0).messages:
+        due_us, expires_us = message.deliver_at or 0, message.expires_at
+        assert message.value == b"%d" % (due_us // 1000)
+        assert expires_us is not None
+        assert 0 <= expires_us - max(due_us, message.timestamp) - HOUR_US <= 1000
+    assert [m.offset for m in q.receive(topic, "g", max_messages=9)] == [2, 3]
 
 
 def test_few_messages_of_a_large_frame_come_under_their_own_offsets(q: Client) -> None:

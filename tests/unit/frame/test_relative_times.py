@@ -20,7 +20,7 @@ def counted(deliver_ms: int, expires_ms: int) -> tuple[int, int]:
     if deliver_ms < 0:
         deliver_ms = NOW_MS - deliver_ms
     if expires_ms < 0:
-        expires_ms = (deliver_ms or NOW_MS) - expires_ms
+        expires_ms = max(deliver_ms, NOW_MS) - expires_ms
     return deliver_ms, expires_ms
 
 
@@ -29,7 +29,7 @@ def counted(deliver_ms: int, expires_ms: int) -> tuple[int, int]:
 def test_relative_times_count_from_the_leaders_time(seed: int, compress: bool) -> None:
     rng = random.Random(seed)
     count = rng.randint(1, 9)
-    delivers = [rng.choice([0, NOW_MS + 5, -1, -90_000]) for _ in range(count)]
+    delivers = [rng.choice([0, NOW_MS + 5, NOW_MS - 5, -1, -90_000]) for _ in range(count)]
     expires = [rng.choice([0, NOW_MS + 9, -7, -800_000]) for _ in range(count)]
     columns = Columns(
         [b"v" * rng.randint(0, 50)] * count,

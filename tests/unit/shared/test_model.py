@@ -13,6 +13,7 @@ from goq.model import (
     MessageId,
     Receipt,
     check_name,
+    delivery_ms,
     draw_topic_id,
     fence_of,
     fenced_id_of,
@@ -125,3 +126,13 @@ def test_every_error_has_a_code_of_its_own() -> None:
         return [root, *(found for child in children for found in family(child))]
 
     assert len(BY_CODE) == len({error.code for error in family(GoqError)}) == len(family(GoqError))
+
+
+def test_a_time_that_the_leaders_clock_may_not_have_reached_is_left_to_it() -> None:
+    now_us, slack_us = 1_700_000_000_000_001, 1000 * limits.CLOCK_SLACK_MS
+    for at_us in (now_us + 1, now_us, now_us - 1, now_us - slack_us + 1):
+        assert delivery_ms(at_us, now_us, is_by_clock=False) == -(-at_us // 1000)
+    assert delivery_ms(now_us - slack_us, now_us, is_by_clock=False) == 0
+    assert delivery_ms(now_us + 1_500, now_us, is_by_clock=True) == -2  # never too early
+    for passed_us in (0, 1, 10**9):
+        assert delivery_ms(now_us - passed_us, now_us, is_by_clock=True) == 0

@@ -85,6 +85,15 @@ def test_no_delay_and_a_time_in_the_past_mean_at_once(
     assert "deliver_at" not in show(node, result)
 
 
+def test_a_time_that_has_just_passed_means_at_once(node: RunningNode, topic: str) -> None:
+    at = datetime.now().astimezone() - timedelta(seconds=1)
+    (result,) = publish(node, topic, "x", deliver_at=at.isoformat(), ttl="1h")
+    found = show(node, result)
+    assert "deliver_at" not in result
+    assert found["state"] != "scheduled"
+    assert timedelta() <= between(result["timestamp"], found["expires_at"]) - timedelta(hours=1)
+
+
 def test_a_time_of_delivery_is_kept_to_the_millisecond_and_never_made_earlier(
     node: RunningNode, topic: str
 ) -> None:
