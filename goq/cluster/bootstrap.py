@@ -236,7 +236,7 @@ class ClusterBootstrap:
             raft.silent_s,
         )
         opened.leaders.has_session = heartbeats.has_session
-        opened.leaders.raft_silent_s = raft.silent_s
+        opened.leaders.is_cut_off = raft.is_cut_off
         replicas, repairs, archives, disk_health = self._replication(broker, member, heartbeats)
         durable_topics = DurableTopics(self._disk, broker.topics_dir)
         reconciler = Reconciler(broker, replicas, durable_topics, state)

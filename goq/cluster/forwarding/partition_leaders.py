@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 
 from goq import limits
@@ -25,8 +24,8 @@ class PartitionLeaders:
         self._next_change: asyncio.Future[None] | None = None
         self.has_session: Callable[[], bool] = lambda: False
         """Returns whether this node cannot have been fenced by now."""
-        self.raft_silent_s: Callable[[], float] = lambda: 0.0
-        """Returns for how long this node has not heard its Raft group; infinite if it never has."""
+        self.is_cut_off: Callable[[], bool] = lambda: False
+        """Returns whether this node no longer hears its Raft group."""
 
     def leader_url(self, topic: str, number: int) -> str | None:
         """Return the URL of a partition's leader, None if this node leads it.
@@ -79,11 +78,9 @@ class PartitionLeaders:
     def patience_s(self) -> float:
         """Return how long to wait for a leader, or for the next one.
 
-        Not at all on a node that is cut off, which would not hear of it. One that has heard nothing
-        since its start may hear the others in a moment.
+        Not at all on a node that is cut off, which would not hear of it.
         """
-        is_cut_off = limits.METADATA_CUT_OFF_S < self.raft_silent_s() < math.inf
-        return 0.0 if is_cut_off else limits.FORWARD_LEADER_WAIT_S
+        return 0.0 if self.is_cut_off() else limits.FORWARD_LEADER_WAIT_S
 
     def next_change(self) -> asyncio.Future[None]:
         """A future that completes when leadership or membership may have changed."""

@@ -6,7 +6,6 @@ Data of this node alone, such as its segments and its start count, stays in its 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from goq import limits
@@ -246,10 +245,9 @@ class ReplicatedMetadataStore:
     async def _propose(self, command: commands.AnyCommand) -> Accepted:
         """Propose a change; raise ``Unavailable`` at once on a node that is cut off.
 
-        There a proposal would wait for its timeout, and its outcome would be unknown. A node that
-        has heard nothing since its start may hear the others in a moment.
+        There a proposal would wait for its timeout, and its outcome would be unknown.
         """
-        if limits.METADATA_CUT_OFF_S < self._metadata.silent_s() < math.inf:
+        if self._metadata.is_cut_off:
             raise Unavailable(
                 "this node does not hear the Raft group of the cluster, and changes nothing; ask"
                 " another one",

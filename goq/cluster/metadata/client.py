@@ -27,9 +27,10 @@ class MetadataClient:
         """The metadata as far as it is applied here."""
         return self._machine.state
 
-    def silent_s(self) -> float:
-        """Return for how long this node has not heard its Raft group; infinite if it never has."""
-        return self._raft.silent_s()
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this node no longer hears its Raft group."""
+        return self._raft.is_cut_off()
 
     async def propose(self, command: AnyCommand, timeout_s: float = 5.0) -> Accepted:
         """Propose a command; its change is applied here on return.

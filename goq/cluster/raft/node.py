@@ -131,6 +131,13 @@ class RaftNode:
         in_touch_s = self.status.in_touch_s
         return math.inf if in_touch_s is None else now_s() - in_touch_s
 
+    def is_cut_off(self) -> bool:
+        """Return whether this member no longer hears its group.
+
+        One that has heard nothing since its start may hear the others in a moment.
+        """
+        return limits.RAFT_CUT_OFF_S < self.silent_s() < math.inf
+
     def lease_age_s(self) -> float:
         """Return for how long this leader's lease has run; infinite without one."""
         return max(0.0, now_s() - self.status.lease_began_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from goq import limits
 from goq.cluster.raft.driver import RaftTiming
 from goq.cluster.raft.member import RaftMember
+from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.pysyncobj.hardened_sync_obj import HardenedSyncObj
 from goq.cluster.raft.state_machine.state_machine import AppliedEntry
 from goq.cluster.raft.transport.link import Link
@@ -545,6 +547,28 @@ def test_silence_is_told_by_one_clock_however_far_others_are_off(
             for member in members:
                 await member.node.barrier(WAIT_S)
                 assert -100.0 < member.node.silent_s() < 100.0
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "is_cut_off"),
+    [
+        (0.0, False),
+        (limits.RAFT_CUT_OFF_S, False),  # an election takes less
+        (math.nextafter(limits.RAFT_CUT_OFF_S, math.inf), True),
+        (1e9, True),
+        (math.inf, False),  # since its start: it may hear the others in a moment
+    ],
+)
+def test_a_member_that_has_not_heard_its_group_for_long_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_s: float, is_cut_off: bool
+) -> None:
+    monkeypatch.setattr(RaftNode, "silent_s", lambda _: silent_s)
+
+    async def test() -> None:
+        async with group(tmp_path, 1) as (member,):
+            assert member.node.is_cut_off() is is_cut_off
 
     run(test())
 
