@@ -57,9 +57,15 @@ class SlotLevel:
             heapq.heappush(self.order, number)
         return slot
 
-    def first_ms(self) -> int | None:
-        """Return when the earliest slot begins."""
-        return self.order[0] << self.shift if self.order else None
+    def begun(self, now_ms: int) -> list[int]:
+        """Return the numbers of the slots that have begun, in any order."""
+        order, last = self.order, now_ms >> self.shift
+        found, at = [], [0]  # in a heap no number is before its parent's
+        for place in at:
+            if place < len(order) and order[place] <= last:
+                found.append(order[place])
+                at += (2 * place + 1, 2 * place + 2)
+        return found
 
     def take_first(self) -> Int64s:
         """Remove the earliest slot and return its rows."""

@@ -179,6 +179,8 @@ class TimerWheel:
                     self._place(rows[~due])
                     rows = rows[due]
                 taken.append(rows)
+        if len(taken) == 1:
+            return self._entries(taken[0])
         return self._entries(np.concatenate(taken) if taken else np.empty((0, 3), np.int64))
 
     def pop_slice(self, now_ms: int, entries_max: int) -> TimerSlice:
@@ -188,10 +190,12 @@ class TimerWheel:
         that is due is popped when ``up_to_ms`` is ``now_ms`` and there is no ``end_offset``.
         """
         due = sorted(
-            (number << level.shift, -level.shift, number)
-            for level in self._levels
-            for number in level.order
-            if number << level.shift <= now_ms
+            [
+                (number << level.shift, -level.shift, number)
+                for level in self._levels
+                if level.order and level.order[0] << level.shift <= now_ms
+                for number in level.begun(now_ms)
+            ]
         )
         count = 0
         for start_ms, narrowness, number in due:  # noqa: B007 - read after the loop
@@ -222,7 +226,8 @@ class TimerWheel:
             rows = np.array(sorted(rows.tolist()), np.int64)
         elif len(rows) > 1:
             rows = rows[np.lexsort((rows[:, OFFSET], rows[:, DUE]))]
-        return TimerEntries(rows[:, OFFSET].copy(), rows[:, DUE].copy(), rows[:, TAG].copy())
+        columns = np.ascontiguousarray(rows.T)
+        return TimerEntries(columns[OFFSET], columns[DUE], columns[TAG])
 
     def next_ms(self) -> int | None:
         """Return a time at or before the earliest due time, None when the wheel is empty.
@@ -234,7 +239,7 @@ class TimerWheel:
         if not len(self):  # removed entries need no timer
             return None
         return min(
-            (ms for each in self._levels if (ms := each.first_ms()) is not None), default=None
+            [each.order[0] << each.shift for each in self._levels if each.order], default=None
         )
 
     def _place(self, rows: Int64s) -> None:

@@ -26,6 +26,7 @@ from goq.storage.column_index.rows import ColumnRows
 from goq.storage.log.log import Log
 
 _LANE_BITS = 8
+_LANE_MASK = (1 << _LANE_BITS) - 1
 _MATURED_AT_ONCE = 1_000  # messages: about 1 ms
 _RUNS_SUMMED_MAX = 50_000  # of all queues: a millisecond or two
 _RUNS_COUNTED_MAX = 2_000  # one by one: some milliseconds
@@ -215,7 +216,12 @@ class ReadyState:
         )
 
     def _enter_due(self, due: DueMessages, now_ms: int) -> None:
-        lanes = due.tags & ((1 << _LANE_BITS) - 1)
+        if len(due.offsets) == 1:  # vector operations would cost as much as for a hundred
+            offset, tag = int(due.offsets[0]), int(due.tags[0])
+            lane = self._state.moved.get(offset, tag & _LANE_MASK)
+            self.ready.add(lane, tag >> _LANE_BITS, offset, offset + 1, now_ms)
+            return
+        lanes = due.tags & _LANE_MASK
         tenants = due.tags >> _LANE_BITS
         self._move(due.offsets, lanes)
         self.ready.add_rows(due.offsets, lanes, tenants, now_ms)
