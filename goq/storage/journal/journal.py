@@ -33,18 +33,13 @@ from goq import limits
 from goq.errors import StorageFailed
 from goq.storage.disk import Disk, is_temporary
 from goq.storage.journal.piece import (
-    DAMAGED_SUFFIX,
-    NEW_SUFFIX,
     SUFFIX,
     JournalPiece,
     PieceHeader,
-    ScannedPiece,
-    journal_damage,
     scan_piece,
-    scan_pieces,
-    told_damage,
 )
 from goq.storage.journal.record import HEADER_BYTES, EncodedEntry, encode_record
+from goq.storage.journal.recovery import RecoveredJournal, recover
 from goq.storage.journal.redo import MarkedEntry, redo_log
 from goq.storage.log.recovery_point import NO_MARK, JournalMark
 
@@ -89,9 +84,15 @@ class NodeJournal:
     """The journal in ``directory`` of the logs below ``root``; see :meth:`open`."""
 
     def __init__(
-        self, disk: Disk, directory: Path, root: Path, executor: Executor, clock: JournalClock
+        self,
+        disk: Disk,
+        directory: Path,
+        root: Path,
+        executor: Executor,
+        clock: JournalClock,
+        found: RecoveredJournal,
     ) -> None:
-        self.problems: list[str] = []
+        self.problems = found.problems
         """Damage that the start found, in words for users."""
         self.root = root
         self._disk = disk
@@ -103,18 +104,17 @@ class NodeJournal:
         self._waiting: deque[_Commit] = deque()
         self._is_writing = False
         self._current: JournalPiece | None = None
-        self._free: deque[JournalPiece] = deque()
-        self._full: deque[JournalPiece] = deque()  # oldest first
-        self._names: set[str] = set()
+        self._free = deque(piece for piece in found.pieces if not piece.marks)
+        self._full = deque(piece for piece in found.pieces if piece.marks)  # oldest first
+        self._names = {piece.path.name for piece in found.pieces}
         """The file names of all pieces, also of the one that moves to another place just now."""
         self._is_making_room = False
         self._retry_us = 0
         self._is_short = False
-        self._id = 0
-        self._number = 0
+        self._id, self._number = found.last_mark
         self._redo_lock = threading.Lock()
         self._logs: dict[str, JournaledLog] = {}
-        self._settled: dict[str, JournalMark] = {}  # of logs that are not open
+        self._settled = found.settled  # of logs that are not open
 
     @classmethod
     def open(
@@ -124,9 +124,13 @@ class NodeJournal:
 
         A log that cannot be completed now is completed when it is opened. Raises ``OSError``.
         """
-        journal = cls(disk, directory, root, executor, clock)
         disk.make_dir(directory)
-        journal._recover()
+        found = recover(disk, directory, root, clock.wall_us)
+        journal = cls(disk, directory, root, executor, clock, found)
+        try:
+            journal._free_full()
+        except OSError as error:
+            _log.error("the journal keeps what is not in the segments yet: %s", error)
         return journal
 
     @property
@@ -363,56 +367,6 @@ class NodeJournal:
                 entries += [(mark, each) for each in record.entries() if each.path == path]
         redo_log(self._disk, self.root / path, entries, self.last_mark)
         self._settled[path] = max(p.marks.get(path, NO_MARK) for p in pieces)
-
-    # Start and end
-
-    def _recover(self) -> None:
-        scanned = self._scan()
-        last_id = max((piece.header.journal_id for piece in scanned), default=0)
-        last = [piece for piece in scanned if piece.header.journal_id == last_id]
-        self._id, self._number = last_id, max((p.next_number - 1 for p in last), default=0)
-        if not scanned or self.problems:
-            self._id, self._number = max(self._clock.wall_us(), last_id + 1), 0
-        entries: dict[str, list[MarkedEntry]] = {}
-        for piece in scanned:
-            marks: dict[str, JournalMark] = {}
-            for record in piece.records:
-                mark = JournalMark(record.journal_id, record.number)
-                for entry in record.entries():
-                    entries.setdefault(entry.path, []).append((mark, entry))
-                    marks[entry.path] = mark
-            opened = JournalPiece.reopen(self._disk, piece.path, marks)
-            self._names.add(piece.path.name)
-            (self._full if marks else self._free).append(opened)
-        for path, of_log in entries.items():
-            try:
-                redo_log(self._disk, self.root / path, of_log)
-                self._settled[path] = of_log[-1][0]
-            except OSError as error:
-                _log.error("%s cannot be completed from the journal: %s", self.root / path, error)
-        try:
-            self._free_full()
-        except OSError as error:
-            _log.error("the journal keeps what is not in the segments yet: %s", error)
-
-    def _scan(self) -> list[ScannedPiece]:
-        """Return the pieces in the order of their records; tell what is damaged."""
-        for name in self._disk.names(self._directory):
-            if name.endswith(NEW_SUFFIX):
-                self._disk.remove(self._directory / name)
-        self.problems += told_damage(self._disk, self._directory)
-        found = scan_pieces(self._disk, self._directory)
-        for damage in journal_damage(found):
-            self._tell(*damage)
-        return found
-
-    def _tell(self, path: Path, reason: str) -> None:
-        """Report damage at this and later starts, until the file that tells it is deleted."""
-        told = path.with_name(path.name + DAMAGED_SUFFIX)
-        text = f"{path}: {reason}; messages may be lost. Delete {told} when that is looked into"
-        self._disk.replace(told, text.encode())
-        self.problems.append(text)
-        _log.error("%s", text)
 
     def close(self) -> None:
         """Free all pieces, once all logs are closed; call it when the executor is shut down."""
