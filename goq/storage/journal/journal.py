@@ -32,12 +32,7 @@ from typing import Protocol
 from goq import limits
 from goq.errors import StorageFailed
 from goq.storage.disk import Disk, is_temporary
-from goq.storage.journal.piece import (
-    SUFFIX,
-    JournalPiece,
-    PieceHeader,
-    scan_piece,
-)
+from goq.storage.journal.piece import SUFFIX, JournalPiece, PieceHeader, scan_piece
 from goq.storage.journal.record import HEADER_BYTES, EncodedEntry, encode_record
 from goq.storage.journal.recovery import RecoveredJournal, recover
 from goq.storage.journal.redo import MarkedEntry, redo_log
