@@ -1,109 +1,34 @@
-"""Compacted topics at work: what stays, what groups get, what is said of what is gone."""
+"""Passes over compacted topics: what stays, when they run, what they write, how they end."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from goq.broker.broker import Broker
 from goq.broker.events.replay import read_events
-from goq.broker.log.pending_appends import PendingAppends
 from goq.broker.partition.compactor import CompactionResources
-from goq.broker.topic.publisher import PublishedMessage, RoutedMessage
-from goq.broker.topic.topic import Topic
 from goq.clock import ManualClock
-from goq.config.topic import Cleanup, TopicSettings
+from goq.config.topic import TopicSettings
 from goq.delivery.events.event import Cause, Compacted, Skipped
-from goq.frame.encoder import Columns, ProducerMark, encode_frame
-from goq.frame.hashes import dedup_hash
+from goq.frame.encoder import Columns, encode_frame
 from goq.frame.view import FrameView
-from goq.model import Message
-from goq.storage.compaction.checkpoint import (
-    CleanerCheckpoint,
-    read_checkpoint,
-    write_checkpoint,
+from goq.storage.compaction.checkpoint import CleanerCheckpoint, read_checkpoint, write_checkpoint
+from tests.support.broker.compacted_topics import (
+    COMPACT,
+    HOUR_US,
+    by_hand,
+    compacted,
+    got,
+    put,
+    seal,
+    served,
 )
-from goq.storage.verification import verify_log
-from tests.support.broker.harness import (
-    BrokenDisk,
-    MemoryMetadata,
-    ack,
-    broker_on,
-    leased,
-    nack,
-    options,
-    quiet,
-    run,
-    trim,
-)
+from tests.support.broker.harness import BrokenDisk, MemoryMetadata, broker_on, quiet, run
 from tests.support.broker.partition_internals import event_log, message_log, state_of
 from tests.support.eventually import until
-
-Pair = tuple[bytes | None, bytes | None]
-HOUR_US = 3_600_000_000
-COMPACT = {"cleanup": "compact", "segment__bytes": "64KiB", "compaction__tombstone_retention": "1h"}
-
-
-@asynccontextmanager
-async def by_hand(path: Path, **given: Any) -> AsyncIterator[Broker]:
-    """Run a broker that compacts only when it is told to."""
-    async with broker_on(path, **given) as broker:
-        assert broker.compaction_manager._task is not None
-        broker.compaction_manager._task.cancel()
-        yield broker
-
-
-async def put(topic: Topic, *pairs: Pair, deliver_at_ms: int = 0) -> list[int]:
-    """Publish messages, each in a frame of its own; return their offsets."""
-    offsets = []
-    for key, value in pairs:
-        message = Message(value, key, deliver_at_ms=deliver_at_ms)
-        (stored,) = await topic.publisher.publish_messages([RoutedMessage(0, message)])
-        offsets.append(stored.offset)
-    return offsets
-
-
-async def seal(topic: Topic) -> None:
-    await topic.partitions[0].trimmer.roll()
-
-
-def served(topic: Topic) -> dict[int, Pair]:
-    """Return every message that reading the log gives, by offset."""
-    log, found = message_log(topic.partitions[0]), dict[int, Pair]()
-    offset = log.start_offset
-    while offset < log.end_offset:
-        reading = log.reader.read(offset, log.end_offset)
-        assert not reading.damage
-        assert reading.next_offset > offset
-        for view in reading.frames:
-            found.update(kept_of(view))
-        offset = reading.next_offset
-    return found
-
-
-def kept_of(view: FrameView) -> dict[int, Pair]:
-    count, base = view.header.message_count, view.header.base_offset
-    kept = zip(view.messages(0, count), view.kept(0, count), strict=True)
-    return {base + row: (m.key, m.value) for row, (m, is_kept) in enumerate(kept) if is_kept}
-
-
-async def got(topic: Topic, group: str, count: int = 10) -> list[tuple[int, bytes]]:
-    """Receive, acknowledge, and return offsets and values until there is nothing more."""
-    found: list[tuple[int, bytes]] = []
-    while deliveries := await topic.receiver.receive(group, options(count)):
-        found += [(offset, value) for offset, _, value in leased(deliveries)]
-        await ack(topic, group, deliveries)
-    return found
-
-
-async def compacted(broker: Broker) -> int:
-    return await broker.compaction_manager.apply()
 
 
 def test_the_newest_message_of_a_key_stays_at_its_offset(tmp_path: Path) -> None:
@@ -349,154 +274,6 @@ def test_very_many_gone_messages_are_passed_in_a_few_events(tmp_path: Path) -> N
     run(work())
 
 
-def test_what_was_leased_may_be_settled_although_it_is_gone(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with by_hand(tmp_path, delivery__ordering="none", **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            await put(topic, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
-            held = await topic.receiver.receive("g", options(1))
-            given = await topic.receiver.receive("g", options(1))
-            assert [o for o, _, _ in leased([*held, *given])] == [0, 1]
-            await put(topic, (b"a", b"2"), (b"b", b"2"))
-            await seal(topic)
-            assert await compacted(broker) == 2
-            assert await ack(topic, "g", held) == 1
-            assert await nack(topic, "g", given) == 1
-            assert await got(topic, "g") == [(2, b"1"), (3, b"2"), (4, b"2")]
-            assert not len(state_of(topic.partitions[0]).group("g").retries)
-            assert state_of(topic.partitions[0]).group("g").taken.floor == 5
-
-    run(work())
-
-
-def test_a_delayed_message_that_is_gone_is_neither_delivered_nor_waited_for(
-    tmp_path: Path,
-) -> None:
-    async def work() -> None:
-        clock, metadata = ManualClock(), MemoryMetadata()
-        due_ms = clock.wall_ms() + 10_000
-        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            await put(topic, (b"a", b"late"), (b"b", b"late"), deliver_at_ms=due_ms)
-            await put(topic, (b"a", b"now"))
-            await seal(topic)
-            assert await compacted(broker) == 1
-            assert await got(topic, "g") == [(2, b"now")]
-        async with by_hand(tmp_path, clock=clock, metadata=metadata, **COMPACT) as broker:
-            topic = broker.topic("t")
-            assert topic.partitions[0].delayed_count == 1
-            assert await got(topic, "g") == []
-            clock.advance_ms(10_000)
-            topic.partitions[0]._timers._on_time()
-            assert await got(topic, "g") == [(1, b"late")]
-            assert state_of(topic.partitions[0]).group("g").taken.floor == 3
-
-    run(work())
-
-
-def test_nothing_is_left_of_old_generations(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            for number in range(3):
-                await put(topic, *[(b"%d" % n, bytes(20 << number)) for n in range(20)])
-                await seal(topic)
-                await compacted(broker)
-            log = message_log(topic.partitions[0])
-            logs = sorted(p.name for p in log.directory.glob("*.log*"))
-            assert logs == [s.path.name for s in log.segments]
-            assert all(s.index_path.exists() for s in log.segments[:-1])
-            assert len(served(topic)) == 20
-            report = verify_log(broker._disk, log.directory)
-            assert not report.damage
-            assert report.messages == 60
-
-    run(work())
-
-
-def test_small_segments_become_one_and_the_active_one_stays_apart(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            for key in (b"a", b"b", b"c"):
-                await put(topic, (key, b"1"))
-                await seal(topic)
-            await put(topic, (b"d", b"1"))
-            await compacted(broker)
-            found = message_log(topic.partitions[0]).segments
-            assert [(s.base_offset, s.end_offset) for s in found] == [(0, 3), (3, 4)]
-            assert len(served(topic)) == 4
-
-    run(work())
-
-
-@pytest.mark.parametrize("step", ["append", "replace", "rename"])
-def test_what_is_deleted_while_it_is_merged_stays_deleted(tmp_path: Path, step: str) -> None:
-    async def work() -> None:
-        disk, metadata = BrokenDisk(), MemoryMetadata()
-        async with by_hand(tmp_path, disk=disk, metadata=metadata, **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            for key in (b"a", b"b", b"c"):
-                await put(topic, (key, b"1"))
-                await seal(topic)
-            disk.hold(f"t/0/messages/{0:020}.1.", operation=step)
-            passing = asyncio.create_task(compacted(broker))
-            await until(disk.holding.is_set)
-            await trim(topic.partitions[0], 1)
-            disk.release()
-            assert await passing == 0
-            assert served(topic) == {1: (b"b", b"1"), 2: (b"c", b"1")}
-            log = message_log(topic.partitions[0])
-            names = {path.name.partition(".")[0] for path in log.directory.glob("0*")}
-            assert names == {segment.path.name.partition(".")[0] for segment in log.segments}
-        async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
-            assert served(broker.topic("t")) == {1: (b"b", b"1"), 2: (b"c", b"1")}
-
-    run(work())
-
-
-def test_neighbours_of_which_one_was_deleted_meanwhile_are_not_merged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def work() -> None:
-        disk = BrokenDisk()
-        async with by_hand(tmp_path, disk=disk, **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            for number in range(4):  # of which two fit into a segment
-                await put(topic, (b"%d" % number, bytes(24_000)))
-                await seal(topic)
-            disk.hold(f"t/0/messages/{0:020}.1.", operation="rename")
-            passing = asyncio.create_task(compacted(broker))
-            await until(disk.holding.is_set)
-            await trim(topic.partitions[0], 3)
-            disk.release()
-            assert await passing == 0
-            assert list(served(topic)) == [3]
-            assert "compaction failed" not in caplog.text
-
-    run(work())
-
-
-def test_what_is_not_on_all_replicas_yet_is_not_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def work() -> None:
-        async with by_hand(tmp_path, **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            for keys in ((b"a", b"b"), (b"c", b"d"), (b"e", b"f")):
-                await put(topic, *[(key, b"1") for key in keys])
-                await seal(topic)
-            log = message_log(topic.partitions[0])
-            for replicated_to, bases in ((3, [0, 2, 4, 6]), (4, [0, 4, 6]), (6, [0, 6])):
-                monkeypatch.setattr(PendingAppends, "replicated_to", replicated_to)
-                topic.partitions[0].compactor.progress = CleanerCheckpoint()
-                await compacted(broker)
-                assert [segment.base_offset for segment in log.segments] == bases
-            assert len(served(topic)) == 6
-
-    run(work())
-
-
 def test_sealing_a_segment_has_it_compacted_by_itself(tmp_path: Path) -> None:
     async def work() -> None:
         async with broker_on(tmp_path, **COMPACT) as broker:
@@ -505,106 +282,6 @@ def test_sealing_a_segment_has_it_compacted_by_itself(tmp_path: Path) -> None:
             await seal(topic)
             await until(lambda: message_log(topic.partitions[0]).segments[0].generation == 1)
             assert served(topic) == {1: (b"a", b"2")}
-
-    run(work())
-
-
-def test_a_repeated_batch_is_known_although_all_of_it_is_gone(tmp_path: Path) -> None:
-    async def work() -> None:
-        metadata = MemoryMetadata()
-
-        def batch(sequence: int) -> FrameView:
-            mark = ProducerMark(7, 1, sequence)
-            return FrameView.parse(encode_frame(Columns([b"v"], [b"k"]), producer=mark))
-
-        async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            for sequence in range(20):
-                await topic.partitions[0].appender.publish(batch(sequence))
-            await put(topic, (b"k", b"last"))
-            await seal(topic)
-            assert await compacted(broker) == 20
-            assert (await topic.partitions[0].appender.publish(batch(19))).duplicate
-        for path in (tmp_path / "topics" / "t" / "0" / "events").iterdir():
-            path.unlink()  # so that producers are learned from the frames
-        async with by_hand(tmp_path, metadata=metadata, **COMPACT) as broker:
-            partition = broker.topic("t").partitions[0]
-            again = await partition.appender.publish(batch(19))
-            assert (again.offset, again.duplicate) == (19, True)
-            assert (await partition.appender.publish(batch(20))).offset == 21
-
-    run(work())
-
-
-def test_a_dedup_id_is_known_for_its_window_although_its_message_is_gone(tmp_path: Path) -> None:
-    async def work() -> None:
-        clock, metadata = ManualClock(), MemoryMetadata()
-        given = {**COMPACT, "dedup__window": "2h"}
-        first = Message(b"1", b"a", dedup_id=dedup_hash("once"))
-
-        async def publish_it(topic: Topic) -> PublishedMessage:
-            (stored,) = await topic.publisher.publish_messages([RoutedMessage(0, first)])
-            return stored
-
-        async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:
-            topic = await broker.topic_admin.create("t")
-            await publish_it(topic)
-            await put(topic, (b"a", b"2"))
-            await seal(topic)
-            assert await compacted(broker) == 1
-        clock.advance_ms(2 * 3_600_000 - 1)
-        async with by_hand(tmp_path, clock=clock, metadata=metadata, **given) as broker:
-            stored = await publish_it(broker.topic("t"))
-            assert (stored.offset, stored.is_repetition) == (0, True)
-            clock.advance_ms(1)
-            stored = await publish_it(broker.topic("t"))
-            assert (stored.offset, stored.is_repetition) == (2, False)
-
-    run(work())
-
-
-def test_readers_and_consumers_go_on_while_segments_are_exchanged(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with broker_on(tmp_path, delivery__ordering="none", **COMPACT) as broker:
-            topic = await broker.topic_admin.create("t")
-            log = message_log(topic.partitions[0])
-            newest: dict[bytes, int] = {}
-            is_over = False
-
-            async def produce() -> None:
-                nonlocal is_over
-                for number in range(120):
-                    pairs = [(b"%d" % (n % 7), b"%d" % number) for n in range(4)]
-                    offsets = await put(topic, *pairs)
-                    newest.update((pair[0], o) for pair, o in zip(pairs, offsets, strict=True))
-                    if number % 10 == 9:
-                        await seal(topic)
-                is_over = True
-
-            async def consume() -> list[int]:
-                found = []
-                while True:
-                    was_over = is_over
-                    some = [offset for offset, _ in await got(topic, "g", 5)]
-                    found += some
-                    if was_over and not some:
-                        return found
-                    await asyncio.sleep(0)
-
-            async def read() -> int:
-                rounds = 0
-                while not is_over:
-                    offsets = await asyncio.to_thread(lambda: list(served(topic)))
-                    assert offsets == sorted(set(offsets))
-                    rounds += 1
-                return rounds
-
-            _, found, rounds = await asyncio.gather(produce(), consume(), read())
-            assert found == sorted(set(found))
-            assert set(newest.values()) <= set(found)
-            assert rounds > 1
-            await until(lambda: any(s.generation for s in log.segments))
-            assert state_of(topic.partitions[0]).group("g").taken.floor == log.end_offset
 
     run(work())
 
@@ -730,58 +407,6 @@ def test_a_pass_without_progress_is_not_repeated_at_once(
             monkeypatch.setattr(compactor, "is_due", is_due)
             assert await compacted(broker) == 1
             assert passes == [CleanerCheckpoint(), CleanerCheckpoint(2)]
-
-    run(work())
-
-
-def test_what_is_given_up_after_it_has_gone_says_so_in_the_dead_letters(tmp_path: Path) -> None:
-    async def work() -> None:
-        given = {**COMPACT, "delivery__max_attempts": 1}
-        async with by_hand(tmp_path, **given) as broker:
-            topic = await broker.topic_admin.create("t")
-            await put(topic, (b"a", b"1"))
-            held = await topic.receiver.receive("g", options(1))
-            await put(topic, (b"a", b"2"))
-            await seal(topic)
-            assert await compacted(broker) == 1
-            topic.partitions[0].leases._frames.clear()
-            await nack(topic, "g", held)
-            await until(lambda: "t.dlq" in broker.topics)
-            dead = broker.topic("t.dlq")
-            await until(lambda: dead.partitions[0].end_offset == 1)
-            (view,) = dead.partitions[0].message_reader.read(0, 1).frames
-            (message,) = view.messages(0, 1)
-            assert (message.key, message.value) == (None, b"")
-            assert b"compacted away" in [value for _, value in message.headers]
-            assert dead.settings.cleanup is Cleanup.DELETE
-
-    run(work())
-
-
-@pytest.mark.parametrize("ordering", ["key", "none", "partition"])
-def test_retries_and_what_is_held_back_are_passed_over_when_they_are_gone(
-    tmp_path: Path, ordering: str
-) -> None:
-    async def work() -> None:
-        clock = ManualClock()
-        given = {**COMPACT, "clock": clock, "delivery__ordering": ordering}
-        async with by_hand(tmp_path, **given) as broker:
-            topic = await broker.topic_admin.create("t")
-            await put(topic, (b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"a", b"3"))
-            first = await topic.receiver.receive("g", options(1))
-            await topic.receiver.receive("other", options(2))
-            await nack(topic, "g", first, delay_ms=1000)
-            if ordering == "key":  # which puts the next of the key behind it
-                assert [o for o, _ in await got(topic, "g")] == [2]
-            await put(topic, (b"b", b"2"), (b"a", b"4"))
-            await seal(topic)
-            assert await compacted(broker) == 4
-            topic.partitions[0].leases._frames.clear()
-            clock.advance_ms(1000)
-            topic.partitions[0]._timers._on_time()
-            assert [o for o, _ in await got(topic, "g")] == [4, 5]
-            group = state_of(topic.partitions[0]).group("g")
-            assert (group.taken.floor, len(group.retries), group.locks.held_count) == (6, 0, 0)
 
     run(work())
 
