@@ -3,86 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from goq import limits
-from goq.broker.log.recent_batches import BATCH_BYTES
 from goq.broker.partition.loader import PartitionLogs, open_logs
 from goq.clock import ManualClock
 from goq.cluster.replication.fetch.server import FetchServer
 from goq.cluster.replication.leader import LeaderReplica, ReplicaBounds
 from goq.cluster.replication.progress import LogOffsets, ReplicaProgress
-from goq.cluster.replication.protocol import FetchRequest, FetchResponse, PartitionKey, Position
-from goq.cluster.replication.push.protocol import Push, decode_message
+from goq.cluster.replication.protocol import FetchRequest, PartitionKey, Position
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidFrame
-from goq.frame.header import HEADER_BYTES, parse_header
-from goq.storage.disk import RealDisk
-from goq.storage.log.segment import WriteBatch
+from goq.frame.header import parse_header
+from tests.support.cluster.replication.fetching import (
+    KEY,
+    PATIENCE_S,
+    Follower,
+    leading_of,
+    write_kept,
+)
 from tests.support.storage.disk import InlineExecutor, SimulatedDisk
 from tests.support.storage.logs import append, frame_of
-
-KEY = PartitionKey("t", 1, 0)
-PATIENCE_S = 30.0
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> Iterator[PartitionLogs]:
-    logs = open_logs(tmp_path, RealDisk(), TopicSettings())
-    append(logs.messages, [frame_of([b"v"] * 10)], epoch=1)
-    yield logs
-    for log in logs:
-        log.close()
-
-
-def leading_of(logs: PartitionLogs) -> LeaderReplica:
-    """Return the leadership of ``a`` in epoch 2; it has written ten messages more than it found."""
-    ends = LogOffsets(logs.messages.end_offset, 0)
-    leading = LeaderReplica(
-        KEY, 2, logs, ReplicaProgress("a", ends, in_sync=["a", "b"], min_insync=2)
-    )
-    leading.progress.set_replicas(["a", "b"], 0)
-    append(logs.messages, [frame_of([b"w"] * 10)], epoch=2)
-    leading.on_append(0, logs.messages.end_offset)
-    return leading
-
-
-class Follower:
-    """Asks as ``b`` does."""
-
-    def __init__(self, leading: LeaderReplica, executor: Executor | None = None) -> None:
-        self.server = FetchServer(executor or ThreadPoolExecutor(1), ManualClock())
-        self.server.add_leader(leading)
-        leading.on_new_data = self.server.on_new_data
-        leading.on_bounds_change = self.server.on_bounds_change
-        self._is_new = True
-
-    async def ask(self, end: int, epoch: int) -> FetchResponse:
-        return await self._ask([self.position(end, epoch)])
-
-    def position(self, end: int, epoch: int, leader_epoch: int = 2) -> Position:
-        return Position(KEY, leader_epoch, LogOffsets(end, 0), LogOffsets(epoch, -1))
-
-    async def fetch_again(self) -> tuple[FetchResponse, list[memoryview]]:
-        """Ask from the same position; return the frames too."""
-        async with asyncio.timeout(PATIENCE_S):
-            return await self.server.fetch(FetchRequest("b", 7, False, [], [], 10))
-
-    async def ask_again(self) -> FetchResponse:
-        """Ask from the same position."""
-        return await self._ask([])
-
-    async def _ask(self, positions: list[Position]) -> FetchResponse:
-        request = FetchRequest("b", 7, self._is_new, positions, [], 10)
-        self._is_new = False
-        async with asyncio.timeout(PATIENCE_S):
-            answer, _ = await self.server.fetch(request)
-        return answer
 
 
 class WritingExecutor(Executor):
@@ -274,20 +218,6 @@ class _NoExecutor(Executor):
         raise AssertionError("the answer was to come from memory")
 
 
-def _write_kept(leading: LeaderReplica, which: int, values: list[bytes]) -> None:
-    """Have the leader write a frame and keep it in memory, as its writer does."""
-    log, frame = leading.logs[which], frame_of(list(values))
-    batch = log.begin(0)
-    body = memoryview(frame)[HEADER_BYTES:]
-    batch.add(parse_header(frame), body, append_time_us=0, leader_epoch=2)
-    log.write(batch)
-    log.commit(batch)
-    quorum = leading.quorums[which]
-    assert quorum is not None
-    quorum.keep(batch)
-    quorum.appended(batch.end_offset)
-
-
 @pytest.mark.parametrize("which", [0, 1])
 def test_what_was_just_written_comes_from_memory_as_it_would_from_the_file(
     logs: PartitionLogs, which: int
@@ -299,7 +229,7 @@ def test_what_was_just_written_comes_from_memory_as_it_would_from_the_file(
         await follower.ask(10, 1)
         await follower.ask(20, 2)
         for number in range(3):
-            _write_kept(leading, which, [b"%d" % number])
+            write_kept(leading, which, [b"%d" % number])
         position = follower.position(20, 2)
         read = leading.read_update(position, is_checked=True, bytes_max=2**20)
         follower.server._executor = _NoExecutor()
@@ -318,7 +248,7 @@ def test_what_is_not_in_memory_is_read_from_the_file(logs: PartitionLogs) -> Non
 
     async def run() -> None:
         follower = Follower(leading)
-        _write_kept(leading, 0, [b"kept"])
+        write_kept(leading, 0, [b"kept"])
         ends = leading.progress.ends
         assert leading.recent_update(follower.position(20, 2), ends) is not None
         assert leading.recent_update(follower.position(10, 1), ends) is None
@@ -335,329 +265,12 @@ def test_what_is_not_in_memory_is_read_from_the_file(logs: PartitionLogs) -> Non
     asyncio.run(run())
 
 
-class _Stream:
-    """A stream that keeps what is sent over it."""
-
-    def __init__(self) -> None:
-        self.sent: list[Push] = []
-
-    def send(self, *parts: bytes | memoryview) -> bool:
-        message = decode_message(b"".join(parts))
-        assert isinstance(message, Push)
-        self.sent.append(message)
-        return True
-
-    def abort(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-
-class _Pushed(Follower):
-    """A follower that has everything, and is pushed what the leader appends."""
-
-    def __init__(self, leading: LeaderReplica) -> None:
-        super().__init__(leading)
-        leading.on_offer, leading.is_pushed = self.server.on_offer, self.server.is_pushed
-        self.stream = _Stream()
-        self.server.add_stream("b", self.stream)
-
-    async def begin(self, session: int = 7) -> None:
-        await self.ask(10, 1)
-        await self.ask(20, 2)
-        self.server.attach("b", session)
-        await asyncio.sleep(0)
-
-    @property
-    def pushes(self) -> list[tuple[int, int]]:
-        """The numbers of what was pushed, with the bytes of its frames."""
-        return [(push.head.number, len(push.frames)) for push in self.stream.sent if push.frames]
-
-
-def _begin_write(leading: LeaderReplica, value: bytes) -> WriteBatch:
-    batch, frame = leading.logs.messages.begin(0), frame_of([value])
-    body = memoryview(frame)[HEADER_BYTES:]
-    batch.add(parse_header(frame), body, append_time_us=0, leader_epoch=2)
-    return batch
-
-
-def _end_write(leading: LeaderReplica, batch: WriteBatch) -> None:
-    leading.logs.messages.write(batch)
-    leading.logs.messages.commit(batch)
-    leading.on_append(0, batch.end_offset)
-
-
-def test_a_follower_is_pushed_what_the_leader_writes_meanwhile_and_neither_disk_is_enough(
-    logs: PartitionLogs,
-) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        batch = _begin_write(leading, b"at once")
-        assert leading.offer(0, batch)
-        follower.server.flush()
-        ((number, size_bytes),) = follower.pushes
-        assert size_bytes == batch.size_bytes
-        assert leading.progress.ends == LogOffsets(20, 0)
-        follower.server.on_stored("b", 7, number)
-        assert leading.progress.follower_ends("b") == LogOffsets(21, 0)
-        assert leading.progress.high_watermark == LogOffsets(20, 0)
-        _end_write(leading, batch)
-        assert leading.progress.high_watermark == LogOffsets(21, 0)
-        await asyncio.sleep(0)
-        assert len(follower.pushes) == 1
-        again = _begin_write(leading, b"then here first")
-        assert leading.offer(0, again)
-        _end_write(leading, again)
-        assert leading.progress.high_watermark == LogOffsets(21, 0)
-
-    asyncio.run(run())
-
-
-def test_a_renewal_counts_the_follower_as_a_fetch_does_and_a_waiting_fetch_stays(
-    logs: PartitionLogs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "REST_CHECK_MS", 0)
-    logs.messages.roll()
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        held = asyncio.ensure_future(
-            follower.server.fetch(FetchRequest("b", 7, False, [], [], 60_000))
-        )
-        await asyncio.sleep(0)
-        before = leading.progress.caught_up_ms("b") or 0
-        await asyncio.sleep(0.005)
-        follower.server.renew("b", 8)  # of another session
-        assert leading.progress.caught_up_ms("b") == before
-        follower.server.renew("b", 7)
-        assert (leading.progress.caught_up_ms("b") or 0) > before
-        logs.messages.remove(logs.messages.detach_before(10))
-        follower.server.renew("b", 7)
-        await asyncio.sleep(0)
-        update = follower.stream.sent[-1].head.updates[0].messages
-        assert update is not None
-        assert update.start_offset == 10
-        assert not held.done()
-        held.cancel()
-
-    asyncio.run(run())
-
-
-def test_what_a_pushed_follower_asks_is_answered_at_once_while_its_leader_has_to_be_sure(
-    logs: PartitionLogs,
-) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower, sure = _Pushed(leading), list[bool]()
-        await follower.begin()
-        patient = FetchRequest("b", 7, False, [], [], 60_000)
-        waiting = asyncio.ensure_future(follower.server.fetch(patient))
-        await asyncio.sleep(0)
-        leading.confirm(lambda: sure.append(True))
-        for _ in range(2):
-            for _ in range(3):
-                await asyncio.sleep(0)
-            assert waiting.done()
-            assert not sure
-            waiting = asyncio.ensure_future(follower.server.fetch(patient))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert sure
-        assert not waiting.done()
-        waiting.cancel()
-
-    asyncio.run(run())
-
-
-def test_a_pushed_partition_that_is_asked_for_again_ends_the_session(logs: PartitionLogs) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        batch = _begin_write(leading, b"never stored")
-        assert leading.offer(0, batch)
-        follower.server.flush()
-        answer = await follower.ask(20, 2)
-        assert answer.is_unknown_session
-        assert answer.updates == []
-        assert (await follower.ask_again()).is_unknown_session
-
-    asyncio.run(run())
-
-
-def test_a_renewal_confirms_nothing_as_it_may_have_been_sent_before(logs: PartitionLogs) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        confirmed: list[bool] = []
-        leading.confirm(lambda: confirmed.append(True))
-        for _ in range(3):
-            follower.server.renew("b", 7)
-        assert not confirmed
-        for _ in range(2):
-            await follower.ask_again()
-        assert confirmed
-
-    asyncio.run(run())
-
-
-def test_a_follower_that_has_what_the_leader_still_writes_is_not_cut(logs: PartitionLogs) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        batch = _begin_write(leading, b"at once")
-        assert leading.offer(0, batch)
-        again = Follower(leading)  # its stream has ended: it begins anew, and says where it is
-        for end, epoch in ((21, 2), (22, 2), (21, 1)):
-            answer = await again.ask(end, epoch)
-            again._is_new = True
-            assert answer.updates[0].messages is not None
-            is_cut = answer.updates[0].messages.diverges_at is not None
-            assert is_cut == ((end, epoch) != (21, 2)), (end, epoch)
-        await again.ask(21, 2)
-        assert leading.progress.high_watermark == LogOffsets(20, 0)
-        assert (await again.ask_again()).updates == []
-        _end_write(leading, batch)
-        await again.ask_again()
-        assert leading.progress.high_watermark == LogOffsets(21, 0)
-
-    asyncio.run(run())
-
-
-def test_the_largest_batch_that_is_pushed_fits_a_message_of_a_stream(logs: PartitionLogs) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        beside_bytes = HEADER_BYTES + BATCH_BYTES + 100
-        batch = _begin_write(leading, bytes(limits.RECENT_LOG_BYTES_MAX - beside_bytes))
-        assert leading.offer(0, batch)
-        follower.server.flush()
-        sent = follower.stream.sent[-1]
-        assert 2 * len(sent) < limits.RAFT_MESSAGE_BYTES_MAX
-        assert limits.PUSH_BYTES_MAX + 1000 < limits.RAFT_MESSAGE_BYTES_MAX
-
-    asyncio.run(run())
-
-
-def test_what_no_follower_is_pushed_is_not_offered(logs: PartitionLogs) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        assert not leading.offer(0, _begin_write(leading, b"nobody"))
-        await follower.begin()
-        large = _begin_write(leading, b"x" * limits.RECENT_LOG_BYTES_MAX)
-        assert not leading.offer(0, large)
-        assert leading.pushable_ends == leading.progress.ends
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("why", ["another session", "no session", "no stream"])
-def test_a_session_is_attached_only_to_a_stream_of_its_node_and_while_it_is_under_way(
-    logs: PartitionLogs, why: str
-) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.ask(10, 1)
-        await follower.ask(20, 2)
-        if why == "no stream":
-            follower.server.remove_stream("b")
-        node = "c" if why == "no session" else "b"
-        follower.server.add_stream("c", follower.stream)
-        follower.server.attach(node, 8 if why == "another session" else 7)
-        _write_kept(leading, 0, [b"not pushed"])
-        await asyncio.sleep(0)
-        assert follower.stream.sent == []
-        (update,) = (await follower.ask_again()).updates
-        assert update.messages is not None
-        assert update.messages.frame_bytes > 0
-
-    asyncio.run(run())
-
-
-def test_a_report_of_another_session_counts_for_nothing(logs: PartitionLogs) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        _write_kept(leading, 0, [b"pushed"])
-        await asyncio.sleep(0)
-        ((number, _),) = follower.pushes
-        for session in (6, 8, 2**53):
-            follower.server.on_stored("b", session, number)
-        follower.server.on_stored("c", 7, number)
-        assert leading.progress.high_watermark == LogOffsets(20, 0)
-        follower.server.on_stored("b", 7, number)
-        assert leading.progress.high_watermark == LogOffsets(21, 0)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("number", [0, 9, 2**53])
-def test_a_report_of_a_push_that_is_not_under_way_ends_the_session(
-    logs: PartitionLogs, number: int
-) -> None:
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        _write_kept(leading, 0, [b"pushed"])
-        await asyncio.sleep(0)
-        with pytest.raises(InvalidFrame):
-            follower.server.on_stored("b", 7, number)
-        assert (await follower.ask_again()).is_unknown_session
-        assert leading.progress.high_watermark == LogOffsets(20, 0)
-
-    asyncio.run(run())
-
-
-def test_a_follower_that_stores_nothing_is_pushed_no_more_than_the_bound_and_then_fetches(
-    logs: PartitionLogs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "PUSH_IN_FLIGHT_BYTES_MAX", 10_000)
-    leading = leading_of(logs)
-
-    async def run() -> None:
-        follower = _Pushed(leading)
-        await follower.begin()
-        for _ in range(40):
-            _write_kept(leading, 0, [b"x" * 1000])
-            await asyncio.sleep(0)
-        pushed = follower.pushes
-        assert 5 < len(pushed) < 10
-        last, _ = pushed[-1]
-        assert (await follower.ask_again()).updates == []  # it has not stored what is under way
-        follower.server.on_stored("b", 7, last)
-        (update,) = (await follower.ask_again()).updates
-        assert update.messages is not None
-        assert update.messages.frame_bytes > 20_000
-        assert follower.pushes == pushed
-
-    asyncio.run(run())
-
-
 def test_a_partition_that_is_led_no_more_keeps_nothing_in_memory(logs: PartitionLogs) -> None:
     leading = leading_of(logs)
 
     async def run() -> None:
         follower = Follower(leading)
-        _write_kept(leading, 0, [b"kept"])
+        write_kept(leading, 0, [b"kept"])
         assert follower.server._recent.size_bytes
         follower.server.remove_leader(KEY)
         assert not follower.server._recent.size_bytes
