@@ -18,7 +18,8 @@ from pathlib import Path
 from bench.harness.disk import append_rate
 from bench.harness.servers import free_port
 from bench.messages.latency import quantiles
-from goq.cluster.metadata.commands import AlterClusterSettings, encode_command
+from goq.cluster.metadata.command_codec import encode_command
+from goq.cluster.metadata.commands import AlterClusterSettings
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_result
 from goq.cluster.raft.driver import RaftSettings

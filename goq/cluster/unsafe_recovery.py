@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goq.cluster.membership.disk_identity import load_disk_id
-from goq.cluster.metadata.commands import ForceNewCluster, encode_command
+from goq.cluster.metadata.command_codec import encode_command
+from goq.cluster.metadata.commands import ForceNewCluster
 from goq.cluster.metadata.handlers.unsafe_recovery import SurvivingReplicas, surviving_replicas
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.metadata.state_machine import MetadataStateMachine

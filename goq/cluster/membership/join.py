@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from goq.cluster.metadata.commands import RegisterNode, decode_command
+from goq.cluster.metadata.command_codec import decode_command
+from goq.cluster.metadata.commands import RegisterNode
 from goq.cluster.metadata.results import CommandRejected
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.member import RaftMember

@@ -5,7 +5,8 @@ SQLite on each node.
 
 broker_store   the broker's metadata store in a cluster: topics and groups go through Raft
 client         proposes commands, and reads the state
-commands       the commands that change the metadata, and their codec
+commands       the commands that change the metadata
+command_codec  the bytes of a command in the Raft log
 state_machine  the replicated state machine: applies commands, stores the state, notifies listeners
 apply          the pure function from state and command to state and result
 handlers       what each command does

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from goq.cluster.metadata import commands
+from goq.cluster.metadata.command_codec import decode_command
 from goq.cluster.metadata.handlers import (
     groups,
     nodes,
@@ -38,7 +39,7 @@ def apply(state: MetadataState, command: commands.AnyCommand, index: int) -> App
 def apply_bytes(state: MetadataState, data: bytes, index: int) -> Applied:
     """Apply an encoded command; one that cannot be decoded is rejected like any other."""
     try:
-        command = commands.decode_command(data)
+        command = decode_command(data)
     except CommandRejected as rejection:
         return Applied(replace(state, version=index), rejection.result)
     return apply(state, command, index)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from goq.cluster.metadata.commands import AnyCommand, encode_command
+from goq.cluster.metadata.command_codec import encode_command
+from goq.cluster.metadata.commands import AnyCommand
 from goq.cluster.metadata.features import level_of
 from goq.cluster.metadata.results import Accepted, Rejected
 from goq.cluster.metadata.state import MetadataState

@@ -1,27 +1,23 @@
-"""Commands that change the cluster's metadata, and their codec.
+"""Commands that change the cluster's metadata.
 
 Every command names the state that it was decided on: the topic's id, the version of the partition,
 the incarnation of the node. A command decided on an outdated state is rejected and changes nothing.
 
-A command is encoded in msgpack, with a tag of its name and version (``create_topic/1``). Where
-``rename`` is given, or the tag differs from the class, the older name is the one on the wire.
-Decoding is strict: an unknown tag, an unknown or missing field, a wrong type or too many bytes
-reject the command, with the same text on every node. A command whose meaning changes gets a new
-class and tag.
+Each class has the tag of its encoding, a name and a version (``create_topic/1``). Where ``rename``
+is given, or the tag differs from the class, the older name is the one on the wire. A command whose
+meaning changes gets a new class and tag.
 
 Longer than other modules: it is one list.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from goq import limits
 from goq.access.token_record import TokenRecord
-from goq.cluster.metadata.results import CommandRejected
-from goq.errors import TooLarge
 from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -422,46 +418,3 @@ AnyCommand = (
     | DeleteSchedule
     | RecordScheduleRuns
 )
-
-
-_decoder: msgspec.msgpack.Decoder[AnyCommand] = msgspec.msgpack.Decoder(AnyCommand)
-
-
-def encode_command(command: AnyCommand) -> bytes:
-    """Encode a command; raise ``TooLarge`` if it is too large for the log."""
-    data = msgspec.msgpack.encode(command, order="deterministic")
-    if len(data) > limits.METADATA_COMMAND_BYTES_MAX:
-        raise TooLarge(
-            f"a metadata change of {len(data)} bytes is over the limit of"
-            f" {limits.METADATA_COMMAND_BYTES_MAX}; change fewer settings at once"
-        )
-    return data
-
-
-def decode_command(data: bytes) -> AnyCommand:
-    """Decode a command; raise ``CommandRejected`` for other bytes."""
-    if len(data) > limits.METADATA_COMMAND_BYTES_MAX:
-        raise CommandRejected("too_large", f"a command of {len(data)} bytes is over the limit")
-    try:
-        return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        tag = _tag(data)
-        if tag is not None and tag not in TAGS:
-            raise CommandRejected(
-                "unknown_command", f"this version of goq does not know the command {tag[:80]!r}"
-            ) from None
-        raise CommandRejected("malformed_command", "the command cannot be read") from None
-
-
-def _tag(data: bytes) -> str | None:
-    """Return the tag that the bytes claim, or None if they are no command at all."""
-    try:
-        raw: Any = msgspec.msgpack.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    tag = raw.get("type") if isinstance(raw, dict) else None
-    return tag if isinstance(tag, str) else None
-
-
-TAGS = frozenset(str(kind.__struct_config__.tag) for kind in AnyCommand.__args__)
-"""The names and versions of all commands."""

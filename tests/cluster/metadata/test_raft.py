@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from goq.cluster.metadata.commands import encode_command
+from goq.cluster.metadata.command_codec import encode_command
 from goq.cluster.metadata.results import Accepted, Rejected
 from goq.cluster.metadata.state import MetadataState, encode_state
 from goq.cluster.metadata.state_machine import MetadataStateMachine, decode_result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from goq.cluster.metadata.apply import apply
-from goq.cluster.metadata.commands import AnyCommand, encode_command
+from goq.cluster.metadata.command_codec import encode_command
+from goq.cluster.metadata.commands import AnyCommand
 from goq.cluster.metadata.state import MetadataState
 from goq.cluster.raft.codec import COMMAND_VERSION
 from goq.cluster.raft.state_machine.state_machine import Proposal

@@ -13,6 +13,7 @@ from goq import limits
 from goq.cluster.controller.controller import decide
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
 from goq.cluster.metadata.apply import apply, apply_bytes
+from goq.cluster.metadata.command_codec import decode_command, encode_command
 from goq.cluster.metadata.commands import (
     AddPartitions,
     AlterClusterSettings,
@@ -21,8 +22,6 @@ from goq.cluster.metadata.commands import (
     PutGroup,
     ReassignPartition,
     RegisterNode,
-    decode_command,
-    encode_command,
 )
 from goq.cluster.metadata.results import Accepted, CommandRejected, Rejected
 from goq.cluster.metadata.state import MetadataState

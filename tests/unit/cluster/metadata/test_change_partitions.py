@@ -5,14 +5,13 @@ from __future__ import annotations
 from goq import limits
 from goq.cluster.controller.runner import with_batches
 from goq.cluster.metadata.apply import apply
+from goq.cluster.metadata.command_codec import decode_command, encode_command
 from goq.cluster.metadata.commands import (
     AlterInSync,
     ChangePartitions,
     CreateTopic,
     ElectLeader,
     FenceNode,
-    decode_command,
-    encode_command,
 )
 from goq.cluster.metadata.features import level_of
 from goq.cluster.metadata.results import Accepted, Rejected

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from goq.cluster.metadata.apply import apply, apply_bytes
-from goq.cluster.metadata.commands import TAGS, decode_command, encode_command
+from goq.cluster.metadata.command_codec import TAGS, decode_command, encode_command
 from goq.cluster.metadata.results import Accepted
 from goq.cluster.metadata.state import MetadataState, encode_state
 from tests.support.cluster.metadata.checks import check_step
