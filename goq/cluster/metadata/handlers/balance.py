@@ -137,21 +137,30 @@ def _find_path(
     for donor in nodes_by_load:
         if not _is_improvement(counts, donor, nodes_by_load[-1]):
             return None
-        previous: dict[str, str] = {}
-        queue = deque([donor])
-        while queue:
-            node = queue.popleft()
-            for receiver in reversed(nodes_by_load):
-                if receiver == donor or receiver in previous:
-                    continue
-                if next(rules.movable_rows(node, receiver), None) is None:
-                    continue
-                previous[receiver] = node
-                if _is_improvement(counts, donor, receiver):
-                    path = _build_path(previous, donor, receiver, rules)
-                    if len({step[0] for step in path}) == len(path):
-                        return path
-                queue.append(receiver)
+        path = _find_path_from(donor, nodes_by_load, counts, rules)
+        if path is not None:
+            return path
+    return None
+
+
+def _find_path_from(
+    donor: str, nodes_by_load: Sequence[str], counts: Counts, rules: _MoveRules
+) -> list[tuple[int, str, str]] | None:
+    previous: dict[str, str] = {}
+    queue = deque([donor])
+    while queue:
+        node = queue.popleft()
+        for receiver in reversed(nodes_by_load):
+            if receiver == donor or receiver in previous:
+                continue
+            if next(rules.movable_rows(node, receiver), None) is None:
+                continue
+            previous[receiver] = node
+            if _is_improvement(counts, donor, receiver):
+                path = _build_path(previous, donor, receiver, rules)
+                if len({step[0] for step in path}) == len(path):
+                    return path
+            queue.append(receiver)
     return None
 
 

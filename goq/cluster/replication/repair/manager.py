@@ -34,6 +34,7 @@ from goq.cluster.replication.repair.replica_repair import (
 from goq.cluster.replication.replica import Replica
 from goq.cluster.replication.replica_manager import ReplicaManager
 from goq.errors import GoqError
+from goq.storage.log.log import Log
 from goq.storage.log.repair import known_damage, scan_segment
 
 _log = logging.getLogger("goq.cluster")
@@ -153,12 +154,15 @@ class RepairManager:
             for replica in list(self._replicas):
                 open_logs = replica.open_logs
                 for log in open_logs.logs if open_logs is not None else ():
-                    for segment in log.segments[:-1]:
-                        await asyncio.sleep(segment.size_bytes / limits.SCRUB_BYTES_PER_S)
-                        try:
-                            await self._in_thread(partial(scan_segment, log, segment))
-                        except OSError as error:
-                            _log.warning("%s cannot be read: %s", segment.path, error)
+                    await self._scrub_log(log)
+
+    async def _scrub_log(self, log: Log) -> None:
+        for segment in log.segments[:-1]:
+            await asyncio.sleep(segment.size_bytes / limits.SCRUB_BYTES_PER_S)
+            try:
+                await self._in_thread(partial(scan_segment, log, segment))
+            except OSError as error:
+                _log.warning("%s cannot be read: %s", segment.path, error)
 
     async def answer(self, request: RepairRequest) -> tuple[RepairResponse, list[memoryview]]:
         """Return what this node has of what another asks for."""
