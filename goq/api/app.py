@@ -73,14 +73,6 @@ from goq.storage.disk_space import DiskSpace
 if TYPE_CHECKING:
     from goq.cluster.cluster_node import ClusterNode
 
-CLUSTER_VERSION: Final = "Goq-Cluster"
-"""The response header with the version of the cluster metadata.
-
-A client that knows an older version reads ``GET /v1/cluster``. A standalone node sends no such
-header, so its clients never ask.
-"""
-
-
 _ACROSS_TOPICS: Final = frozenset(("dead", "redrive", "trace"))
 
 
@@ -213,7 +205,8 @@ class App:
 
     def _through_gateway(self, broker: Broker, cluster: ClusterNode) -> Handler:
         """Return the handler of a member: the router behind the gateway, and what wraps both."""
-        from goq.api.gateway.gateway import Gateway  # unused by a standalone node
+        from goq.api.gateway.cluster_version import with_cluster_version  # unused when standalone
+        from goq.api.gateway.gateway import Gateway
         from goq.api.gateway.miss_retry import with_miss_retry
         from goq.api.gateway.relayed import with_relay
 
@@ -317,24 +310,6 @@ def _opened(queue: StartQueue, route: Route, values: Sequence[str]) -> Awaitable
     origin = name.removesuffix(DEAD_LETTERS_SUFFIX)
     names = [each for each in (name, origin, origin + DEAD_LETTERS_SUFFIX) if each in queue]
     return queue.wait_for(*names) if names else None
-
-
-def with_cluster_version(handler: Handler, version: Callable[[], int]) -> Handler:
-    """Return a handler that adds the cluster version to each answer of ``handler``."""
-
-    def add(response: Response) -> Response:
-        response.headers.pop(CLUSTER_VERSION.lower(), None)  # the version of a proxied answer
-        response.headers[CLUSTER_VERSION] = str(version())
-        return response
-
-    async def add_later(answer: Awaitable[Response]) -> Response:
-        return add(await answer)
-
-    def handle(request: Request) -> Response | Awaitable[Response]:
-        answer = handler(request)
-        return add(answer) if isinstance(answer, Response) else add_later(answer)
-
-    return handle
 
 
 def _node_proof(cluster: ClusterNode | None) -> Callable[[Request], None] | None:
