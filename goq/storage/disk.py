@@ -127,8 +127,8 @@ class OpenFiles:
         while True:
             with self._lock:
                 failure = self._failed_syncs.get(path) if self._failed_syncs else None
-                if failure is not None:
-                    raise OSError(failure.errno, f"an earlier sync failed: {failure}", path)
+                if failure is not None:  # final, also for lack of space (NFS, a thin volume)
+                    raise OSError(errno.EIO, f"an earlier sync failed: {failure}", path)
                 found = self._open.pop(path, None)
                 if found is not None:
                     self._open[path] = found

@@ -207,14 +207,15 @@ class NodeJournal:
         piece = self._piece_for(len(record))
         if piece is None:
             return None
+        end_position = piece.end_position
         try:
             if piece is self._current:
                 piece.append(record)
             else:
                 piece.begin(self._header(mark.number, is_free=False), record)
         except OSError as error:
-            if is_temporary(error):  # nothing was synced
-                return None
+            if is_temporary(error) and piece.end_position == end_position:
+                return None  # the disk does not have the record, so its number is free
             self._number += 1
             self._use(piece, mark, entries)
             self._end_piece()

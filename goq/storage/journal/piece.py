@@ -97,16 +97,19 @@ class JournalPiece:
         return piece
 
     def begin(self, header: PieceHeader, record: bytes) -> None:
-        """Write and sync the header with the first record."""
+        """Write and sync the header with the first record, as :meth:`append` does."""
         self._file.write_at(header.pack() + record, 0)
-        self._file.sync()
         self.end_position = HEADER_BYTES + len(record)
+        self._file.sync()
 
     def append(self, record: bytes) -> None:
-        """Write and sync another record."""
+        """Write and sync another record.
+
+        After a failure the disk may have the record if ``end_position`` has moved.
+        """
         self._file.write_at(record, self.end_position)
-        self._file.sync()
         self.end_position += len(record)
+        self._file.sync()
 
     def has_room_for(self, record_bytes: int) -> bool:
         """Return whether a record fits."""

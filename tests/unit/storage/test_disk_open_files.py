@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from goq.errors import ResourcesExhausted
-from goq.storage.disk import OpenFiles, RealDisk, connections_max, open_files_max
+from goq.storage.disk import (
+    OpenFiles,
+    RealDisk,
+    connections_max,
+    is_temporary,
+    open_files_max,
+)
 from goq.storage.log.log import Log
 from tests.support.storage.logs import append, frame_of, read_all
 
@@ -107,22 +113,24 @@ def test_what_is_written_during_a_sync_is_synced_before_its_descriptor_closes(
     file.close()
 
 
-def test_a_failed_sync_before_an_eviction_fails_the_files_next_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_a_failed_sync_before_an_eviction_fails_the_files_next_sync_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     disk = RealDisk(OpenFiles(1))
     file = disk.open(tmp_path / "file")
     file.append([b"not synced"])
 
     def fail(_fd: int) -> None:
-        raise OSError(errno.EIO, "the device is gone")
+        raise OSError(code, "the device is gone")
 
     monkeypatch.setattr(os, "fdatasync", fail)
     disk.open(tmp_path / "other")
     monkeypatch.undo()
     for _ in range(2):
-        with pytest.raises(OSError, match="the device is gone"):
+        with pytest.raises(OSError, match="the device is gone") as caught:
             file.sync()
+        assert not is_temporary(caught.value)
     file.close()
     disk.open(tmp_path / "file").sync()  # opened anew: recovery writes its bytes again
 

@@ -385,6 +385,31 @@ def test_a_failed_record_does_not_come_back_over_what_was_written_in_its_place()
     assert read_all(open_log(disk, open_journal(disk))).frames == held
 
 
+def test_a_record_that_a_full_disk_does_not_sync_never_comes_back() -> None:
+    """NFS and thin volumes report the lack of space at the sync, and may have written some."""
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    for _ in range(15):
+        append(log, [FRAME])  # a large record does not fit the first piece any more
+    assert log.can_journal(log.begin(0))
+    disk.fault = lambda op, path: errno.ENOSPC if op == "sync" else None
+    with pytest.raises(StorageFailed):
+        append(log, [frame_of([bytes(2500)])])
+    disk.fault = lambda _op, _path: None
+    log.close()
+    disk._inode(log.active.path).data[:] = disk._inode(log.active.path).stable  # evicted
+    log = open_log(disk, journal)
+    append(log, [FRAME])  # at the place of the lost one
+    append(log, [FRAME])
+    held = read_all(log).frames
+    lose_unsynced(disk, log.active.path, ORDERS / FILE_NAME)  # the journal has all, after all
+    again = open_log(disk, open_journal(disk))
+    assert read_all(again).frames == held
+    assert again.damage == []
+
+
 class _LateExecutor(InlineExecutor):
     """A thread that does its work when it is told to."""
 
