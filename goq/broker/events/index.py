@@ -166,7 +166,7 @@ class EventIndex:
     def _write(self, segment: Segment, spans: SegmentEventIndex) -> None:
         path = segment.path.with_suffix(SPANS_SUFFIX)
         try:
-            self._disk.replace(path, spans.pack(segment.size_bytes))
+            self._disk.replace(path, spans.pack(segment))
             if segment not in self._reader.segments:
                 self._disk.remove(path)  # the segment was deleted in the meantime
         except OSError:

@@ -8,8 +8,9 @@ vain. A lookup never misses a block.
 The file of a sealed segment, ``00000000000000045678.spans``, holds little-endian ``i64``: a magic
 number; the first sequence, the end and the size of the segment; the number of blocks and of
 intervals; the blocks by column (start, wide, matured_ms, matured_end, trimmed_to); the intervals by
-column (block, low, high); and a CRC32C of all bytes before it. The file is derived data. A missing,
-stale or damaged file is rebuilt from the segment.
+column (block, low, high); and a CRC32C of all bytes before it, seeded with the id of the log. The
+file is derived data. One that is missing, stale, damaged or of another log is rebuilt from the
+segment.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ _HEAD_WORDS: Final = 6
 _BLOCK_COLUMNS: Final = 5
 _INTERVAL_COLUMNS: Final = 3
 _EVENTS_IN_BLOCK: Final = 64  # of a block that is built from a segment
+_SEED_MAX: Final = 2**32 - 1
 
 
 class UnreadableEvents(NamedTuple):
@@ -324,19 +326,20 @@ class SegmentEventIndex:
                 found.append((start, end))
         return found
 
-    def pack(self, size_bytes: int) -> bytes:
-        """Return the content of the index file of a segment of ``size_bytes`` bytes."""
+    def pack(self, segment: Segment) -> bytes:
+        """Return the content of the index file of a segment."""
         counts = self._blocks.shape[1], self._intervals.shape[1]
-        head = np.array([_MAGIC, self.start, self.end, size_bytes, *counts], np.int64)
+        head = np.array([_MAGIC, self.start, self.end, segment.size_bytes, *counts], np.int64)
         data = np.concatenate([head, self._blocks.ravel(), self._intervals.ravel()]).tobytes()
-        return data + crc32c(data).to_bytes(8, "little")
+        return data + crc32c(data, segment.log_id & _SEED_MAX).to_bytes(8, "little")
 
     @classmethod
     def unpack(cls, data: bytes | memoryview, segment: Segment) -> SegmentEventIndex | None:
         """Return the index in a file, or None unless it is intact and matches the segment."""
         if len(data) < 8 * (_HEAD_WORDS + 1) or len(data) % 8:
             return None
-        if int.from_bytes(data[-8:], "little") != crc32c(data[:-8]):
+        crc = crc32c(data[:-8], segment.log_id & _SEED_MAX)
+        if int.from_bytes(data[-8:], "little") != crc:
             return None
         words = np.frombuffer(data[:-8], np.int64)
         magic, start, end, size_bytes, blocks, intervals = words[:_HEAD_WORDS].tolist()

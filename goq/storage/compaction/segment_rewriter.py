@@ -169,7 +169,7 @@ def install_generation(disk: Disk, new: Segment) -> None:
     disk.rename(new.temp_path, new.path)
     assert new.index is not None
     try:
-        disk.replace(new.index_path, new.index.pack(new.index.last()))
+        new.save_index(disk, new.index.last())
     except OSError:
         return  # the index is rebuilt from the segment when it is needed
 

@@ -359,9 +359,7 @@ class Log:
         self._bytes_since_checkpoint = 0
 
     def _save_index(self, segment: Segment, position: int, offset: int) -> None:
-        assert segment.index is not None
-        end = IndexEntry(offset, position, segment.time_us)
-        self._disk.replace(segment.index_path, segment.index.pack(end))
+        segment.save_index(self._disk, IndexEntry(offset, position, segment.time_us))
 
     def commit(self, batch: WriteBatch) -> Segment | None:
         """Make a written batch visible; return the segment that it sealed, if it rolled."""

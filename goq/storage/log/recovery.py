@@ -289,9 +289,8 @@ class _Recovery:
         place = (active.base_offset, active.size_bytes, self._offset)
         recovery_point.durable = DurableEnd(*place)
         end = IndexEntry(self._offset, active.size_bytes, self._time_us)
-        assert active.index is not None
         try:
-            self._disk.replace(active.index_path, active.index.pack(end))
+            active.save_index(self._disk, end)
         except OSError as error:
             if not is_temporary(error):  # a full disk must still allow reads and deletes
                 raise

@@ -26,7 +26,7 @@ from goq.storage.column_index.block import LastFrame, last_frame
 from goq.storage.column_index.rows import COLUMN_ATTRIBUTES, FrameRows, read_frames
 from goq.storage.column_index.segment_columns import SegmentColumns
 from goq.storage.disk import Disk
-from goq.storage.log.recovery_point import DurableEnd
+from goq.storage.log.recovery_point import DurableEnd, log_id_of
 from goq.storage.log.sparse_index import TIME_US_MAX, IndexEntry, SparseIndex
 from goq.storage.scanner import BadRegion, ScannedFrame, Scanner, is_medium_error
 
@@ -81,6 +81,16 @@ class Segment:
     def index_path(self) -> Path:
         """The file of the index."""
         return self.path.with_suffix(INDEX_SUFFIX)
+
+    @property
+    def log_id(self) -> int:
+        """The id of the log: files beside the segment that have another id do not count."""
+        return log_id_of(self.path.parent)
+
+    def save_index(self, disk: Disk, end: IndexEntry) -> None:
+        """Write the index, which reaches to ``end``. Raises ``OSError``."""
+        assert self.index is not None
+        disk.replace(self.index_path, self.index.pack(end, self.log_id))
 
     def attach_columns(self, disk: Disk) -> SegmentColumns:
         """Attach a column index to the segment; reads nothing yet."""
@@ -166,7 +176,7 @@ class Segment:
             if self.has_lost_times:
                 return
             try:
-                disk.replace(self.index_path, self.index.pack(self.index.last()))
+                self.save_index(disk, self.index.last())
             except OSError:
                 return  # the index stays in memory, and the next open rebuilds it
 
@@ -177,7 +187,7 @@ class Segment:
     def _stored_index(self, disk: Disk) -> SparseIndex | None:
         try:
             size = disk.size(self.index_path)
-            index = SparseIndex.unpack(disk.read(self.index_path, 0, size))
+            index = SparseIndex.unpack(disk.read(self.index_path, 0, size), self.log_id)
         except FileNotFoundError:
             return None
         except OSError as error:

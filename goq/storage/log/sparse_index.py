@@ -12,8 +12,8 @@ the frames before and after them.
 
 The file holds the entries by column, little-endian: their count (``u64``), all offsets, all
 positions, all times, all least times, all greatest (``i64`` each), then the CRC32C of all before it
-(``u64``). It carries no authority. An index that is missing, stale, corrupt or of another version
-is rebuilt from the segment, which only costs time.
+(``u64``), seeded with the id of the log. It carries no authority. An index that is missing, stale,
+corrupt, of another version or of another log is rebuilt from the segment, which only costs time.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from goq.storage.column_index.rows import Int64s
 TIME_US_MIN = -(2**63)
 TIME_US_MAX = 2**63 - 1
 _WORD = struct.Struct("<Q")
+_SEED_MAX = 2**32 - 1
 
 
 class IndexEntry(NamedTuple):
@@ -162,7 +163,7 @@ class SparseIndex:
         )
         return offsets, positions, least
 
-    def pack(self, end: IndexEntry) -> bytes:
+    def pack(self, end: IndexEntry, log_id: int) -> bytes:
         """Return the bytes of the index file, with ``end`` as the position that the index reaches.
 
         The bounds of the last interval are those of the frames that were added.
@@ -173,14 +174,14 @@ class SparseIndex:
             for column, item in zip(columns, end, strict=True):
                 column.append(item)
         data = _WORD.pack(len(columns[0])) + b"".join(column.tobytes() for column in columns)
-        return data + _WORD.pack(crc32c(data))
+        return data + _WORD.pack(crc32c(data, log_id & _SEED_MAX))
 
     @classmethod
-    def unpack(cls, data: bytes | memoryview) -> SparseIndex | None:
-        """Return the index in ``data``, or None if any byte is corrupt."""
+    def unpack(cls, data: bytes | memoryview, log_id: int) -> SparseIndex | None:
+        """Return the index in ``data``; None if any byte is corrupt, or if it is of another log."""
         columns_end = len(data) - _WORD.size
         if columns_end <= _WORD.size or _WORD.unpack_from(data, columns_end)[0] != crc32c(
-            data[:columns_end]
+            data[:columns_end], log_id & _SEED_MAX
         ):
             return None
         (count,) = _WORD.unpack_from(data)

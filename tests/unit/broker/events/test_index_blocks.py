@@ -44,6 +44,7 @@ class _Segment(NamedTuple):
     base_offset: int
     end_offset: int
     size_bytes: int
+    log_id: int = 2**64 - 7
 
 
 SEGMENT = _Segment(100, 900, 4321)
@@ -134,7 +135,7 @@ def test_a_lookup_finds_exactly_the_blocks_that_may_speak_of_a_message(seed: int
     rng = random.Random(seed)
     blocks = random_blocks(rng)
     index = SegmentEventIndex.of(SEGMENT.base_offset, SEGMENT.end_offset, blocks)
-    data = index.pack(SEGMENT.size_bytes)
+    data = index.pack(SEGMENT)
     stored = SegmentEventIndex.unpack(data, SEGMENT)
     assert stored is not None
     bounds = {at for block in blocks for pair in block.intervals for at in pair}
@@ -174,13 +175,13 @@ def test_touching_intervals_of_blocks_are_one_in_the_summary() -> None:
 def test_a_file_that_is_damaged_or_of_another_segment_is_no_index(count: int) -> None:
     blocks = random_blocks(random.Random(3))[:count]
     packed = SegmentEventIndex.of(SEGMENT.base_offset, SEGMENT.end_offset, blocks)
-    data = packed.pack(SEGMENT.size_bytes)
+    data = packed.pack(SEGMENT)
 
     def is_read(data: bytes, segment: _Segment = SEGMENT) -> bool:
         return SegmentEventIndex.unpack(data, segment) is not None
 
     def checked(body: bytes) -> bytes:
-        return body + crc32c(body).to_bytes(8, "little")
+        return body + crc32c(body, SEGMENT.log_id % 2**32).to_bytes(8, "little")
 
     assert is_read(data)
     assert is_read(checked(data[:-8]))
@@ -198,6 +199,7 @@ def test_a_file_that_is_damaged_or_of_another_segment_is_no_index(count: int) ->
     for other in (SEGMENT._replace(base_offset=101), SEGMENT._replace(end_offset=901)):
         assert not is_read(data, other)
     assert not is_read(data, SEGMENT._replace(size_bytes=4322))
+    assert not is_read(data, SEGMENT._replace(log_id=1))
 
 
 def test_a_block_ends_with_the_frame_that_fills_it() -> None:

@@ -24,7 +24,7 @@ def stored_segment(folder: Path, number: int) -> Segment:
         place = IndexEntry(segment.base_offset + entry, 8192 * entry, number, number, number)
         index.add(place, always=True)
     segment.size_bytes = index.last().position
-    segment.index_path.write_bytes(index.pack(index.last()))
+    segment.index_path.write_bytes(index.pack(index.last(), segment.log_id))
     return segment
 
 

@@ -180,7 +180,7 @@ def test_the_index_of_a_rewritten_segment_is_that_which_its_file_gives(is_damage
     made = log.segments[0].load_index(disk)
     assert len(made) > 5
     rebuilt = log.segments[0]._rebuilt_index(disk, 0)
-    assert made.pack(made.last()) == rebuilt.pack(rebuilt.last())
+    assert made.pack(made.last(), 0) == rebuilt.pack(rebuilt.last(), 0)
     assert made.has_bad_region is rebuilt.has_bad_region is is_damaged
 
 

@@ -12,6 +12,7 @@ from goq import limits
 from goq.errors import CorruptData, StorageFailed
 from goq.storage.disk import NotCached
 from goq.storage.log.log import Log, LogConfig
+from goq.storage.log.time_range_reader import ReadBounds, TimeRange, read_time_range
 from tests.support.storage.disk import SimulatedCrash, SimulatedDisk
 from tests.support.storage.logs import DIRECTORY, START_US, Held, append, frame_of, read_all
 
@@ -355,6 +356,26 @@ def test_an_index_of_another_segment_is_not_believed(segments: tuple[SimulatedDi
         if path.suffix == ".index":
             disk.put(path, disk.read_all(path_of(1).with_suffix(".index")))
     check_equals(disk, stored)
+
+
+def test_an_index_of_another_log_is_not_believed_though_all_sizes_are_the_same() -> None:
+    disk = SimulatedDisk()
+    own, foreign = DIRECTORY, DIRECTORY.with_name("events")
+    for directory, first_us in ((own, START_US), (foreign, START_US + 10**9)):
+        log = Log.open(directory, disk)
+        for number in range(20):
+            append(log, [frame_of([bytes([number]) * 1000])], time_us=first_us + number)
+        log.roll()
+        append(log, [FRAMES[0]], time_us=first_us + 20)
+        log.close()
+    for path in disk.paths():
+        if path.parent == foreign and path.suffix == ".index":
+            disk.put(own / path.name, disk.read_all(path))
+    log = Log.open(own, disk)
+    times = TimeRange(START_US + 5, START_US + 8)
+    found = read_time_range(log.reader, times, 0, log.end_offset, ReadBounds())
+    assert [view.header.base_offset for view in found.frames] == [5, 6, 7]
+    assert log.reader.offset_for_time(START_US + 20, log.end_offset) == 20
 
 
 def test_an_index_that_lags_behind_is_made_anew() -> None:

@@ -434,10 +434,11 @@ def test_a_segment_deleted_before_its_index_was_loaded_is_passed_over() -> None:
 def test_an_index_of_the_older_form_is_made_anew() -> None:
     index = SparseIndex()
     index.add(IndexEntry(0, 0, 5), always=True)
-    data = bytearray(index.pack(index.last()))
-    assert SparseIndex.unpack(bytes(data)) is not None
+    data = bytearray(index.pack(index.last(), 0))
+    assert SparseIndex.unpack(bytes(data), 0) is not None
     older = array("q", [1, 0, 0, 5]).tobytes()
-    assert SparseIndex.unpack(older + array("Q", [crc32c(older)]).tobytes()) is None
+    data = bytearray(older + array("Q", [crc32c(older)]).tobytes())
+    assert SparseIndex.unpack(bytes(data), 0) is None
 
 
 def test_a_range_without_bounds_holds_every_time_and_one_with_bounds_its_first() -> None:

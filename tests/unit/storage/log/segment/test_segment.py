@@ -98,7 +98,7 @@ def test_a_stored_index_is_used_if_it_is_of_the_whole_segment(
     index = SparseIndex()
     index.add(IndexEntry(*begins_at, 0), always=True)
     disk.put(segment.path, bytes(100))
-    disk.replace(segment.index_path, index.pack(IndexEntry(20, position, 77)))
+    disk.replace(segment.index_path, index.pack(IndexEntry(20, position, 77), segment.log_id))
     assert segment.has_index(disk) is is_sound
     assert segment.time_us == (77 if is_sound else 0)
     up_to = segment.index_up_to(disk, 99, time_before_us=5)

@@ -49,15 +49,16 @@ def test_an_index_finds_what_a_list_finds(
     time_us = data.draw(st.integers(first.time_us, last.time_us + 10))
     earlier = [e for e in kept if e.time_us < time_us]
     assert index.before_time(time_us) == (earlier[-1] if earlier else kept[0])
-    again = SparseIndex.unpack(index.pack(last))
+    again = SparseIndex.unpack(index.pack(last, 7), 7)
     assert again is not None
+    assert SparseIndex.unpack(index.pack(last, 7), 8) is None
     assert again.last() == last
     assert again.before_offset(offset).offset <= offset
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(16), bytes(100)])
 def test_bytes_that_are_no_index_are_none(data: bytes) -> None:
-    assert SparseIndex.unpack(data) is None
+    assert SparseIndex.unpack(data, 7) is None
 
 
 def test_reading_an_old_place_costs_no_more_than_reading_a_new_one() -> None:
