@@ -71,6 +71,11 @@ class Worker:
     def __init__(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: object) -> None:
         self._task = asyncio.create_task(work(*arguments))
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the work has returned, or its event loop cancelled it."""
+        return self._task.done()
+
     async def join(self) -> None:
         """Wait until the work has returned."""
         await self._task

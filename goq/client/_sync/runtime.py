@@ -64,6 +64,11 @@ class Worker:
         self._thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._thread.start()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the work has returned."""
+        return not self._thread.is_alive()
+
     def join(self) -> None:
         """Wait until the work has returned."""
         self._thread.join()

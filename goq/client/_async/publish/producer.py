@@ -45,6 +45,7 @@ from goq.model import Message
 
 BATCH_BYTES_MAX: Final = 12 * limits.MIB
 WAITING_BATCHES_MAX: Final = 4
+_WORKER_CHECK_S: Final = 1.0
 
 Item = TypeVar("Item")
 
@@ -183,7 +184,7 @@ class AsyncProducer:
             last = batches[-2] if len(batches) > 1 else None
             while last is not None and last in self._batches:
                 self._raise_error()
-                await self._monitor.wait()
+                await self._wait_for_worker()
             self._raise_error()
 
     async def aclose(self) -> None:
@@ -229,7 +230,7 @@ class AsyncProducer:
                 self._seal()
             if len(self._batches) - 1 <= WAITING_BATCHES_MAX:
                 break
-            await self._monitor.wait()
+            await self._wait_for_worker()
         if not self._batches[-1].values:
             self._send_open_at_s = time.monotonic() + self._options.linger_ms / 1000
             self._wake_worker()
@@ -252,8 +253,14 @@ class AsyncProducer:
             room_bytes = self._options.batch_bytes
         return items[: max(1, bisect_right(ends, room_bytes))]
 
+    async def _wait_for_worker(self) -> None:
+        """Wait for a change. A worker that its ending event loop has cancelled is replaced."""
+        self._wake_worker()
+        await self._monitor.wait(_WORKER_CHECK_S)  # one that had not begun tells of no end
+
     def _wake_worker(self) -> None:
-        if self._worker is None:
+        worker = self._worker
+        if worker is None or (worker.has_ended and not self._is_working):
             self._worker = Worker(self._work)
         self._monitor.notify_all()
 
@@ -276,11 +283,11 @@ class AsyncProducer:
                     self._monitor.notify_all()  # the worker goes on with the batch that failed
                 self._seal()
                 while len(self._batches) > 1 and self._error is None:
-                    await self._monitor.wait()
+                    await self._wait_for_worker()
             finally:
                 self._monitor.notify_all()
                 self._closed = True
-        if self._worker is not None:
+        if self._worker is not None and not self._worker.has_ended:
             await self._worker.join()
         error, self._error = self._error, None
         if error is not None:
@@ -292,16 +299,21 @@ class AsyncProducer:
             if self._is_working:  # a start that was interrupted has been made good by another
                 return
             self._is_working = True
-        while True:
+        try:
+            while True:
+                with self._monitor:
+                    while not self._due():
+                        if self._closed:
+                            return
+                        await self._monitor.wait(self._until_due_s())
+                    batch = self._batches[0]
+                error = await self._send(batch)
+                with self._monitor:
+                    self._error = error
+                    self._monitor.notify_all()
+        finally:
             with self._monitor:
-                while not self._due():
-                    if self._closed:
-                        return
-                    await self._monitor.wait(self._until_due_s())
-                batch = self._batches[0]
-            error = await self._send(batch)
-            with self._monitor:
-                self._error = error
+                self._is_working = False
                 self._monitor.notify_all()
 
     async def _send(self, batch: MessageBatch) -> Exception | None:

@@ -46,6 +46,7 @@ from goq.model import Message
 
 BATCH_BYTES_MAX: Final = 12 * limits.MIB
 WAITING_BATCHES_MAX: Final = 4
+_WORKER_CHECK_S: Final = 1.0
 
 Item = TypeVar("Item")
 
@@ -184,7 +185,7 @@ class Producer:
             last = batches[-2] if len(batches) > 1 else None
             while last is not None and last in self._batches:
                 self._raise_error()
-                self._monitor.wait()
+                self._wait_for_worker()
             self._raise_error()
 
     def close(self) -> None:
@@ -230,7 +231,7 @@ class Producer:
                 self._seal()
             if len(self._batches) - 1 <= WAITING_BATCHES_MAX:
                 break
-            self._monitor.wait()
+            self._wait_for_worker()
         if not self._batches[-1].values:
             self._send_open_at_s = time.monotonic() + self._options.linger_ms / 1000
             self._wake_worker()
@@ -253,8 +254,14 @@ class Producer:
             room_bytes = self._options.batch_bytes
         return items[: max(1, bisect_right(ends, room_bytes))]
 
+    def _wait_for_worker(self) -> None:
+        """Wait for a change. A worker that its ending event loop has cancelled is replaced."""
+        self._wake_worker()
+        self._monitor.wait(_WORKER_CHECK_S)  # one that had not begun tells of no end
+
     def _wake_worker(self) -> None:
-        if self._worker is None:
+        worker = self._worker
+        if worker is None or (worker.has_ended and not self._is_working):
             self._worker = Worker(self._work)
         self._monitor.notify_all()
 
@@ -277,11 +284,11 @@ class Producer:
                     self._monitor.notify_all()  # the worker goes on with the batch that failed
                 self._seal()
                 while len(self._batches) > 1 and self._error is None:
-                    self._monitor.wait()
+                    self._wait_for_worker()
             finally:
                 self._monitor.notify_all()
                 self._closed = True
-        if self._worker is not None:
+        if self._worker is not None and not self._worker.has_ended:
             self._worker.join()
         error, self._error = self._error, None
         if error is not None:
@@ -293,16 +300,21 @@ class Producer:
             if self._is_working:  # a start that was interrupted has been made good by another
                 return
             self._is_working = True
-        while True:
+        try:
+            while True:
+                with self._monitor:
+                    while not self._due():
+                        if self._closed:
+                            return
+                        self._monitor.wait(self._until_due_s())
+                    batch = self._batches[0]
+                error = self._send(batch)
+                with self._monitor:
+                    self._error = error
+                    self._monitor.notify_all()
+        finally:
             with self._monitor:
-                while not self._due():
-                    if self._closed:
-                        return
-                    self._monitor.wait(self._until_due_s())
-                batch = self._batches[0]
-            error = self._send(batch)
-            with self._monitor:
-                self._error = error
+                self._is_working = False
                 self._monitor.notify_all()
 
     def _send(self, batch: MessageBatch) -> Exception | None:

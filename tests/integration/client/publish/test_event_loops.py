@@ -83,3 +83,40 @@ def test_a_client_is_refused_to_a_second_loop_while_the_first_runs(node: FakeNod
         await client.aclose()
 
     asyncio.run(scenario())
+
+
+def test_a_producer_in_a_task_that_the_end_of_a_run_cancels_stores_its_messages(
+    node: FakeNode,
+) -> None:
+    [partition] = node.create("orders")
+
+    async def produce(sent: asyncio.Event) -> None:
+        async with AsyncClient(node.url).producer("orders", linger="1h") as producer:
+            await producer.send(b"sent before")
+            sent.set()
+            await asyncio.Event().wait()
+
+    async def scenario() -> asyncio.Task[None]:
+        sent = asyncio.Event()
+        task = asyncio.create_task(produce(sent))
+        await sent.wait()
+        await asyncio.sleep(0)
+        return task
+
+    run = threading.Thread(target=asyncio.run, args=[scenario()], daemon=True)
+    run.start()
+    run.join(10)
+    assert not run.is_alive()
+    assert partition.values() == [b"sent before"]
+
+
+def test_a_producer_is_flushed_and_closed_under_a_later_run(node: FakeNode) -> None:
+    [partition] = node.create("orders")
+    client = AsyncClient(node.url)
+    producer = client.producer("orders", linger="1h")
+    asyncio.run(producer.send(b"first"))
+    asyncio.run(producer.flush())
+    asyncio.run(producer.send(b"second"))
+    asyncio.run(producer.aclose())
+    asyncio.run(client.aclose())
+    assert partition.values() == [b"first", b"second"]
