@@ -117,6 +117,20 @@ def test_a_lane_that_was_added_later_is_found(q: Client) -> None:
     assert found == {b"x": "low", b"y": "idle"}
 
 
+def test_a_longer_delay_is_taken_once_the_topic_allows_it(q: Client, running: RunningNode) -> None:
+    q.create_topic("waits", settings={"delay.max": "1h"})
+    q.publish("waits", b"x", delay="10m")
+    with pytest.raises(InvalidInput, match=r"delay\.max"):
+        q.publish("waits", b"x", delay="2d")
+    with Client(running.url) as admin, q.producer("waits") as producer:
+        admin.alter_topic("waits", settings={"delay.max": "10d"})
+        assert q.publish("waits", b"y", delay="2d").id
+        admin.alter_topic("waits", settings={"delay.max": "20d"})
+        producer.send(b"z", delay="15d")
+        admin.alter_topic("waits", settings={"delay.max": "30d"})
+        producer.send(b"z", delay="25d")
+
+
 def test_the_async_client_says_the_same(running: RunningNode) -> None:
     async def main() -> None:
         async with AsyncClient(running.url) as q:

@@ -104,17 +104,16 @@ class Publisher:
     async def applied(self, message: Message, options: DeliveryOptions) -> Message:
         """Return a message with options applied; raise ``InvalidInput`` naming a bad one.
 
-        A lane that is not known is refused only after the topic was asked again.
+        Nothing is refused by what the topic's settings, or the node's clock, were before.
         """
         if options == PLAIN:
             return message
         await self.partitions()
-        if options.priority is not None:
-            try:
-                self._target.lane(options.priority)
-            except InvalidInput:
-                await self.partitions(anew=True)
-        return self._target.applied(message, options, self._clock.now_us())
+        try:
+            return self._target.applied(message, options, self._clock.now_us())
+        except InvalidInput:
+            await self.partitions(anew=True)
+            return self._target.applied(message, options, self._clock.now_us())
 
     async def prepare(self, batch: MessageBatch, *, compress: bool = False) -> PreparedBatch:
         """Return the batch as frames that carry the next sequences of their partitions.
