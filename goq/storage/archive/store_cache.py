@@ -131,6 +131,17 @@ class StoreCache:
         """Whether an object can be read without the store."""
         return stored.sha256 in self._files
 
+    def forget_missing(self, stored: StoredObject) -> None:
+        """Have the next reader fetch an object anew if its file is gone.
+
+        Someone has emptied the folder, or room was made just when the object came back.
+        """
+        with self._lock:
+            try:
+                self._disk.size(self._directory / stored.sha256)
+            except FileNotFoundError:
+                self.size_bytes -= self._files.pop(stored.sha256, 0)
+
     def is_damaged(self, stored: StoredObject) -> bool:
         """Whether the bytes of an object that arrived last were wrong."""
         return stored.sha256 in self._damaged_until_s

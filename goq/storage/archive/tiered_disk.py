@@ -53,7 +53,7 @@ class TieredDisk:
             try:
                 return self.local.read(found, position, size_bytes, wait=wait)
             except FileNotFoundError:
-                continue
+                self.cache.forget_missing(stored)
         raise NotCached
 
     def size(self, path: Path) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,3 +83,30 @@ def test_a_damaged_entry_is_told_and_kept_by_nobody(disk: CountingDisk) -> None:
         tiered.size(file_of(1))
     disk.put(path, data)
     assert tiered.size(file_of(1)) == 101
+
+
+class OneObjectStore:
+    """A store in which every key has the same bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.reads = 0
+        self._data = data
+
+    def read(self, _key: Path, position: int, size_bytes: int) -> memoryview:
+        self.reads += 1
+        return memoryview(self._data)[position : position + size_bytes]
+
+
+def test_a_cached_object_whose_file_is_gone_is_fetched_again(disk: CountingDisk) -> None:
+    data = bytes(range(100))
+    store: Any = OneObjectStore(data)
+    stored = StoredObject(SUFFIX, "k1", len(data), sha256(data).hexdigest())
+    entry = StoredEntry("s3://bucket/prefix", Footer(1, 2, 10, 0, 1, 1, 1, []), (stored,))
+    write_entry(disk, entry_path(file_of(1)), entry)
+    cache = StoreCache(disk, Path("/cache"), 1000, stores=lambda _url: store)
+    tiered = TieredDisk(disk, cache)
+    for reads in (1, 2):
+        for _ in range(2):
+            assert tiered.read(file_of(1), 5, 10) == data[5:15]
+        assert (store.reads, cache.size_bytes) == (reads, len(data))
+        disk.remove(Path("/cache") / stored.sha256)
