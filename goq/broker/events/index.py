@@ -28,8 +28,8 @@ from goq.storage.log.segment import SPANS_SUFFIX, Segment
 class LiveBlocks(NamedTuple):
     """The blocks of an unsealed segment from ``sequence`` on.
 
-    Events before ``sequence`` were in the log when it was opened. ``end`` is the durable end of the
-    log at the time of the snapshot; there may be blocks behind it.
+    Events before ``sequence`` were in the log when it was opened. ``end`` is the end of what was
+    committed at the time of the snapshot; there may be blocks behind it.
     """
 
     sequence: int
@@ -103,7 +103,9 @@ class EventIndex:
                 found += look(self._live_segment(segment, growing))
             elif segment.message_count and may_be(self._summary(segment)):
                 found += look(self._segment_index(segment))
-        return found
+        if end is None:
+            return found
+        return [(start, min(stop, end)) for start, stop in found if start < end]
 
     def _live_segment(self, segment: Segment, live: LiveBlocks) -> SegmentEventIndex:
         blocks = list(live.blocks)

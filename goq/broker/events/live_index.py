@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from typing import Protocol
 
 from goq import limits
 from goq.broker.events.index import EventIndex, LiveBlocks, LiveBlocksBySegment
 from goq.broker.events.index_blocks import BlockBuilder, EventIndexBlock
+from goq.broker.log.pending_appends import Appended, Waiter
 from goq.delivery.events.affected import PendingCopies, affected_spans, holds_offset
 from goq.delivery.events.event import AnyEvent, CopyStored, Matured, Trimmed
 from goq.delivery.outbox import Outbox
@@ -22,15 +22,28 @@ from goq.storage.log.log import Log
 from goq.storage.log.segment import Segment
 
 
+class Commits(Protocol):
+    """The commits of an event log."""
+
+    @property
+    def high_watermark(self) -> int:
+        """The sequence before which all events are committed."""
+
+    def complete_when_committed(self, end_offset: int, done: Waiter[Appended]) -> None:
+        """Complete a waiter once everything before a sequence is committed, or fail it."""
+
+
 class LiveEventIndex:
     """Indexes what the event writer of a partition writes, on the event loop.
 
-    ``index`` covers the sealed segments.
+    ``index`` covers the sealed segments. ``commits`` decides what can be read and who wakes: the
+    future of an event is its own request's, which may cancel it.
     """
 
     def __init__(
         self,
         events: Log,
+        commits: Commits,
         outbox: Outbox,
         epoch: int,
         disk: Disk,
@@ -38,7 +51,7 @@ class LiveEventIndex:
         cache: IndexCache,
     ) -> None:
         self.index = EventIndex(disk, events.reader, cache)
-        self._events = events
+        self._commits = commits
         self._epoch = epoch
         self._executor = executor
         self._pending_copies = PendingCopies()
@@ -47,7 +60,6 @@ class LiveEventIndex:
         self._sequence = events.end_offset
         self._builder = BlockBuilder(self._sequence, self._pending_copies)
         self._builders = {events.active.base_offset: (self._sequence, self._builder)}
-        self._last_done: asyncio.Future[Any] | None = None
         self._watches: dict[int, set[asyncio.Event]] = {}
         self._watch_count = 0
 
@@ -59,19 +71,17 @@ class LiveEventIndex:
         self._sequence += event_count
         self._builder.end_frame(self._sequence, limits.EVENT_INDEX_BLOCK_BYTES)
 
-    def on_record(
-        self, events: Sequence[AnyEvent], frame_bytes: int, done: asyncio.Future[Any]
-    ) -> None:
-        """Index the events of a queued frame. ``done`` completes when the frame is durable."""
-        self._last_done = done
-        if self._watches:
-            self._notify(events, done)
+    def on_record(self, events: Sequence[AnyEvent], frame_bytes: int) -> None:
+        """Index the events of a queued frame."""
+        concerned = self._concerned(events) if self._watches else ()
         add, epoch, sequence = self._builder.add, self._epoch, self._sequence
         for event in events:
             add(event, epoch, sequence)
             sequence += 1
         self._sequence = sequence
         self._builder.end_frame(sequence, frame_bytes)
+        for changed in concerned:
+            self._commits.complete_when_committed(sequence, _Wake(changed))
 
     def on_seal(self, segment: Segment) -> None:
         """Write the index file of a sealed segment in a thread."""
@@ -83,7 +93,7 @@ class LiveEventIndex:
 
     def live_blocks(self) -> LiveBlocksBySegment:
         """Return the blocks of the unsealed segments. Any thread may read the result."""
-        end = self._events.end_offset
+        end = self._commits.high_watermark
         return {
             base: LiveBlocks(sequence, end, builder.blocks())
             for base, (sequence, builder) in self._builders.items()
@@ -93,7 +103,8 @@ class LiveEventIndex:
     def watch(self, offset: int, changed: asyncio.Event) -> Iterator[None]:
         """Set ``changed`` whenever an event that may concern a message has become durable.
 
-        What is queued already may concern it too: ``changed`` is set when all of that is durable.
+        What is queued already may concern it too: ``changed`` is set when all of that is durable,
+        at once if nothing is queued.
         Raises ``TooManyRequests`` if too many requests wait already.
         """
         if self._watch_count >= limits.TRACE_WATCHES_MAX:
@@ -103,8 +114,7 @@ class LiveEventIndex:
             )
         watches = self._watches.setdefault(offset, set())
         watches.add(changed)
-        if self._last_done is not None and not self._last_done.done():
-            self._last_done.add_done_callback(partial(_set_event, changed))
+        self._commits.complete_when_committed(self._sequence, _Wake(changed))
         self._watch_count += 1
         try:
             yield
@@ -118,16 +128,14 @@ class LiveEventIndex:
         """Return whether a request waits for a message that this event may concern."""
         return any(self._may_affect(event, offset) for offset in self._watches)
 
-    def _notify(self, events: Sequence[AnyEvent], done: asyncio.Future[Any]) -> None:
-        concerned = {
+    def _concerned(self, events: Sequence[AnyEvent]) -> set[asyncio.Event]:
+        return {
             changed
             for event in events
             for offset, watches in self._watches.items()
             if self._may_affect(event, offset)
             for changed in watches
         }
-        for changed in concerned:
-            done.add_done_callback(partial(_set_event, changed))
 
     def _may_affect(self, event: AnyEvent, offset: int) -> bool:
         if isinstance(event, CopyStored):
@@ -141,5 +149,20 @@ class LiveEventIndex:
         return offset_ranges is None or holds_offset(offset_ranges, offset)
 
 
-def _set_event(changed: asyncio.Event, _done: asyncio.Future[Any]) -> None:
-    changed.set()
+class _Wake:
+    """The waiter of a commit that sets an event, whatever became of the commit."""
+
+    def __init__(self, changed: asyncio.Event) -> None:
+        self._changed = changed
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, _appended: Appended) -> None:
+        self._changed.set()
+
+    def set_exception(self, _error: Exception) -> None:
+        self._changed.set()
+
+    def exception(self) -> None:
+        """Take note of the error: the request that wakes meets it itself."""

@@ -68,14 +68,6 @@ class EventWriter:
         self._snapshot_limits = context.snapshot_limits
         self._snapshot: EncodedSnapshot | None = None
         """The next snapshot while its groups are encoded ahead."""
-        self.live_index = LiveEventIndex(
-            log,
-            state.outbox,
-            context.epoch,
-            context.disk,
-            context.executor,
-            context.indexes,
-        )
         self.commit = GroupCommit(
             log,
             context.executor,
@@ -89,6 +81,15 @@ class EventWriter:
             quorum=quorum,
             write_seconds=context.write_seconds,
             turn=context.turn,
+        )
+        self.live_index = LiveEventIndex(
+            log,
+            self.commit,
+            state.outbox,
+            context.epoch,
+            context.disk,
+            context.executor,
+            context.indexes,
         )
 
     @property
@@ -135,7 +136,7 @@ class EventWriter:
         together = [*self._deferred, *events]
         view = encode_event_frame(together, self._state.end_offset)
         done = self.commit.append(view, is_vital=is_vital)
-        self.live_index.on_record(together, view.header.frame_bytes, done)
+        self.live_index.on_record(together, view.header.frame_bytes)
         self._next_sequence += len(self._deferred)
         self._deferred.clear()
         for event in events:

@@ -395,11 +395,16 @@ class GroupCommit:
 
         Raises the error of the log, or ``TimedOut`` if this node stops leading meanwhile.
         """
-        if self._closed is not None:
-            raise self._closed
         done: asyncio.Future[Appended] = self._loop.create_future()
-        self.pending.answer_repetition(Appended(end_offset - 1, 0), done)
+        self.complete_when_committed(end_offset, done)
         await done
+
+    def complete_when_committed(self, end_offset: int, done: Waiter[Appended]) -> None:
+        """Do as :meth:`wait_for_commit` for any waiter."""
+        if self._closed is None:
+            self.pending.answer_repetition(Appended(end_offset - 1, 0), done)
+        else:
+            reject(done, self._closed)
 
     async def wait_for_times_before(self, time_us: int) -> None:
         """Wait until every append that has got an earlier time is committed or refused.

@@ -15,6 +15,7 @@ from goq import limits
 from goq.broker.events.index import EventIndex
 from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.events.search import IndexedEventLog, timeline_of
+from goq.broker.log.pending_appends import Appended, Waiter
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
@@ -79,13 +80,24 @@ class History:
         self.leaving: dict[int, CopyQueued] = {}
         self.log = Log.open(FOLDER, self.disk, NEVER)
         self.cache = IndexCache(CACHE_BYTES)
+        self.committed: int | None = None
+        """The end of what is committed; None if all that is written is."""
         self._index()
 
     def _index(self) -> None:
         outbox = Outbox()
         for number, event in self.leaving.items():
             outbox.restore_entry(SnapshotOutboxEntry(number, 0, event, []))
-        self.live = LiveEventIndex(self.log, outbox, EPOCH, self.disk, AtOnce(), self.cache)
+        self.live = LiveEventIndex(self.log, self, outbox, EPOCH, self.disk, AtOnce(), self.cache)
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is committed."""
+        return self.log.end_offset if self.committed is None else self.committed
+
+    def complete_when_committed(self, _end_offset: int, done: Waiter[Appended]) -> None:
+        """Nothing waits: what is recorded here is written at once."""
+        done.set_result(Appended(0, 0))
 
     def reopen(self) -> None:
         self.log.close()
@@ -99,7 +111,7 @@ class History:
             if isinstance(event, CopyQueued):
                 self.leaving[token_of(EPOCH, number)] = event
         view = encode_event_frame(events)
-        self.live.on_record(events, view.header.frame_bytes, None)
+        self.live.on_record(events, view.header.frame_bytes)
         self._append(events, roll=False)
 
     def roll(self) -> None:
@@ -194,6 +206,8 @@ class History:
             for each in self.stored:
                 if published is not None and isinstance(each.event, Trimmed):
                     continue  # what is there was not deleted
+                if each.sequence >= self.high_watermark:
+                    continue  # another leader may never have it
                 all_of_it.add(each)
             found = timeline_of([events], offset, published, is_trimmed=published is None)
             assert found.steps == all_of_it.steps
@@ -242,6 +256,20 @@ def test_what_the_index_finds_is_what_looking_at_every_event_finds(seed: int) ->
     history.reopen()
     history.check(history.live.index, history.live.live_blocks())
     history.check(EventIndex(history.disk, history.log.reader, history.cache), {})
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_events_that_are_not_committed_are_not_found() -> None:
+    history = History(7)
+    for _ in range(60):
+        history.record()
+    history.committed = history.log.end_offset
+    for _ in range(60):
+        history.record()
+    history.check(history.live.index, history.live.live_blocks())
+    history.roll()
+    history.record()
+    history.check(history.live.index, history.live.live_blocks())
 
 
 def test_the_file_is_written_when_a_segment_is_sealed_and_goes_with_it() -> None:

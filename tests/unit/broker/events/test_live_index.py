@@ -11,6 +11,7 @@ import pytest
 
 from goq import limits
 from goq.broker.events.live_index import LiveEventIndex
+from goq.broker.log.pending_appends import Appended, Waiter
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
@@ -42,24 +43,47 @@ def queued(*offsets: int) -> CopyQueued:
     return CopyQueued("g", 0, spans, Cause.NACKED, "", 0, "t.dlq", 0, 7)
 
 
+class HeldCommits:
+    """The commits of an event log: nothing is committed before :meth:`commit_all`."""
+
+    def __init__(self) -> None:
+        self._waiters: list[tuple[int, Waiter[Appended]]] = []
+        self.high_watermark = 0
+
+    def complete_when_committed(self, end_offset: int, done: Waiter[Appended]) -> None:
+        if end_offset <= self.high_watermark:
+            done.set_result(Appended(end_offset - 1, 0))
+        else:
+            self._waiters.append((end_offset, done))
+
+    def commit_all(self) -> None:
+        for end, done in self._waiters:
+            self.high_watermark = max(self.high_watermark, end)
+            done.set_result(Appended(end - 1, 0))
+        self._waiters.clear()
+
+
 @contextmanager
-def live_index(outbox: Outbox | None = None) -> Iterator[LiveEventIndex]:
-    disk = SimulatedDisk()
+def live_index(outbox: Outbox | None = None) -> Iterator[tuple[LiveEventIndex, HeldCommits]]:
+    disk, commits = SimulatedDisk(), HeldCommits()
     log = Log.open(DIRECTORY, disk)
     with ThreadPoolExecutor(1) as executor:
-        yield LiveEventIndex(log, outbox or Outbox(), EPOCH, disk, executor, IndexCache())
+        index = LiveEventIndex(
+            log, commits, outbox or Outbox(), EPOCH, disk, executor, IndexCache()
+        )
+        yield index, commits
     log.close()
 
 
-async def is_woken(index: LiveEventIndex, offset: int, *events: AnyEvent) -> bool:
+def is_woken(index: LiveEventIndex, commits: HeldCommits, offset: int, *events: AnyEvent) -> bool:
     """Return whether a request for a message wakes when the events are durable; never before."""
-    changed, done = asyncio.Event(), asyncio.get_running_loop().create_future()
+    changed = asyncio.Event()
     with index.watch(offset, changed):
-        index.on_record(events, 100, done)
-        await asyncio.sleep(0)
+        commits.commit_all()
+        changed.clear()
+        index.on_record(events, 100)
         assert not changed.is_set()
-        done.set_result(None)
-        await asyncio.sleep(0)
+        commits.commit_all()
         return changed.is_set()
 
 
@@ -85,97 +109,76 @@ ABOUT_OTHERS: list[AnyEvent] = [
 
 @pytest.mark.parametrize("event", ABOUT_5, ids=repr)
 def test_an_event_about_a_message_wakes_the_request_for_it(event: AnyEvent) -> None:
-    async def test() -> None:
-        with live_index() as index:
-            assert await is_woken(index, 5, event)
-            assert await is_woken(index, 5, ABOUT_OTHERS[0], event)
-            with index.watch(5, asyncio.Event()):
-                assert index.is_watched(event)
-            assert not index.is_watched(event)
-
-    run(test())
+    with live_index() as (index, commits):
+        assert is_woken(index, commits, 5, event)
+        assert is_woken(index, commits, 5, ABOUT_OTHERS[0], event)
+        with index.watch(5, asyncio.Event()):
+            assert index.is_watched(event)
+        assert not index.is_watched(event)
 
 
 @pytest.mark.parametrize("event", ABOUT_OTHERS, ids=repr)
 def test_an_event_about_other_messages_wakes_no_request(event: AnyEvent) -> None:
-    async def test() -> None:
-        with live_index() as index:
-            assert not await is_woken(index, 5, event)
-            with index.watch(5, asyncio.Event()):
-                assert not index.is_watched(event)
-            with index.watch(4, asyncio.Event()), index.watch(6, asyncio.Event()):
-                assert index.is_watched(event)
-
-    run(test())
+    with live_index() as (index, commits):
+        assert not is_woken(index, commits, 5, event)
+        with index.watch(5, asyncio.Event()):
+            assert not index.is_watched(event)
+        with index.watch(4, asyncio.Event()), index.watch(6, asyncio.Event()):
+            assert index.is_watched(event)
 
 
 @pytest.mark.parametrize("event", [Reset("g", 0), Truncated(9)], ids=repr)
 def test_an_event_about_all_messages_wakes_each_request(event: AnyEvent) -> None:
-    async def test() -> None:
-        with live_index() as index:
-            assert await is_woken(index, 5, event)
-
-    run(test())
+    with live_index() as (index, commits):
+        assert is_woken(index, commits, 5, event)
 
 
 def test_a_stored_copy_wakes_the_requests_for_the_messages_of_its_entry() -> None:
-    async def test() -> None:
-        outbox = Outbox()
-        outbox.add(token_of(0, 3), queued(7), [])
-        with live_index(outbox) as index:
-            done = asyncio.get_running_loop().create_future()
-            index.on_record([Moved(1, 0), queued(1, 5)], 100, done)
-            stored = CopyStored(token_of(EPOCH, 1), 0)
-            assert not await is_woken(index, 4, stored)
-            index.on_record([queued(1, 5)], 100, done)
-            again = CopyStored(token_of(EPOCH, 3), 0)
-            assert await is_woken(index, 5, again)
-            before_the_start = CopyStored(token_of(0, 3), 0)
-            assert not await is_woken(index, 5, before_the_start)
-
-    run(test())
+    outbox = Outbox()
+    outbox.add(token_of(0, 3), queued(7), [])
+    with live_index(outbox) as (index, commits):
+        index.on_record([Moved(1, 0), queued(1, 5)], 100)
+        stored = CopyStored(token_of(EPOCH, 1), 0)
+        assert not is_woken(index, commits, 4, stored)
+        index.on_record([queued(1, 5)], 100)
+        again = CopyStored(token_of(EPOCH, 3), 0)
+        assert is_woken(index, commits, 5, again)
+        before_the_start = CopyStored(token_of(0, 3), 0)
+        assert not is_woken(index, commits, 5, before_the_start)
 
 
 def test_every_request_for_a_message_is_woken_and_one_that_left_is_not() -> None:
-    async def test() -> None:
-        with live_index() as index:
-            first, second, gone = (asyncio.Event() for _ in range(3))
-            done = asyncio.get_running_loop().create_future()
-            with index.watch(5, first), index.watch(5, second):
-                with index.watch(5, gone):
-                    pass
-                index.on_record([Moved(5, 0)], 100, done)
-                done.set_result(None)
-                await asyncio.sleep(0)
-            assert (first.is_set(), second.is_set(), gone.is_set()) == (True, True, False)
-
-    run(test())
+    with live_index() as (index, commits):
+        first, second, gone = (asyncio.Event() for _ in range(3))
+        index.on_record([Moved(4, 0)], 100)
+        with index.watch(5, first), index.watch(5, second):
+            commits.commit_all()
+            first.clear()
+            second.clear()
+            with index.watch(5, gone):
+                gone.clear()
+            index.on_record([Moved(5, 0)], 100)
+            commits.commit_all()
+        assert (first.is_set(), second.is_set(), gone.is_set()) == (True, True, False)
 
 
 def test_what_was_queued_before_a_request_wakes_it_once_it_can_be_read() -> None:
-    async def test() -> None:
-        with live_index() as index:
-            begun, late = asyncio.Event(), asyncio.Event()
-            done = asyncio.get_running_loop().create_future()
-            index.on_record([Moved(5, 0)], 100, done)
-            with index.watch(5, begun):
-                await asyncio.sleep(0)
-                assert not begun.is_set()
-                done.set_result(None)
-                await asyncio.sleep(0)
-                assert begun.is_set()
-            with index.watch(5, late):
-                await asyncio.sleep(0)
-                assert not late.is_set()
-
-    run(test())
+    with live_index() as (index, commits):
+        begun, late = asyncio.Event(), asyncio.Event()
+        index.on_record([Moved(5, 0)], 100)
+        with index.watch(5, begun):
+            assert not begun.is_set()
+            commits.commit_all()
+            assert begun.is_set()
+        with index.watch(5, late):
+            assert late.is_set()
 
 
 def test_so_many_requests_wait_for_events_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TRACE_WATCHES_MAX", 2)
 
     async def test() -> None:
-        with live_index() as index:
+        with live_index() as (index, _):
             for _ in range(3):
                 with index.watch(1, asyncio.Event()), index.watch(2, asyncio.Event()):
                     with pytest.raises(TooManyRequests) as caught:

@@ -129,12 +129,35 @@ def test_an_event_for_later_that_a_request_waits_for_is_written_at_once() -> Non
     async def steps(case: Case) -> None:
         changed = asyncio.Event()
         with case.writer.live_index.watch(5, changed):
+            changed.clear()
             case.writer.record_later(cancelled(4))
             assert await case.written() == []
             case.writer.record_later(cancelled(5))
             assert not changed.is_set()
             assert await case.written() == [[cancelled(4), cancelled(5)]]
             await asyncio.wait_for(changed.wait(), 5)
+
+    on_case(steps)
+
+
+def test_a_request_wakes_for_an_event_whose_own_request_was_cancelled_before_it_was_stored() -> (
+    None
+):
+    async def steps(case: Case) -> None:
+        changed = asyncio.Event()
+        before = case.writer.record([cancelled(5)])
+        with case.writer.live_index.watch(5, changed):
+            before.cancel()
+            await asyncio.sleep(0)
+            assert not changed.is_set()
+            await asyncio.wait_for(changed.wait(), 5)
+            assert case.log.end_offset == 1
+            changed.clear()
+            case.writer.record([cancelled(5)]).cancel()
+            await asyncio.sleep(0)
+            assert not changed.is_set()
+            await asyncio.wait_for(changed.wait(), 5)
+            assert case.log.end_offset == 2
 
     on_case(steps)
 
