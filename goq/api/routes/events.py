@@ -87,7 +87,7 @@ class EventRoutes:
         whole = None
         if query_flag(request, "include_deleted"):
             whole = tiered_logs(self._broker.archive, partition).events
-        reader, end = whole or partition.event_reader, partition.event_end_offset
+        reader, end = whole or partition.event_reader, partition.event_high_watermark
         stop = end if whole is None else whole.read_end(asked, end)
         start = reader.segments[0].base_offset
         offset = max(start, asked)

@@ -220,11 +220,6 @@ class Partition:
         return self._writer.commit.high_watermark
 
     @property
-    def event_end_offset(self) -> int:
-        """The next sequence of the event log."""
-        return self._events.end_offset
-
-    @property
     def size_bytes(self) -> int:
         """The size of the message log in bytes."""
         return self._messages.size_bytes

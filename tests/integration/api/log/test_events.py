@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from goq.broker.partition.partition import Partition
 from goq.client import Client
 from tests.support.api.calls import publish
 from tests.support.node.running_node import RunningNode
@@ -35,6 +36,17 @@ def test_what_happened_is_told_in_order_with_its_time(node: RunningNode, acked: 
     assert leased["consumer"] == "c"
     assert leased["time"].endswith("Z")
     assert found["next"] == found["events"][-1]["sequence"] + 1
+
+
+def test_events_that_other_replicas_have_not_confirmed_are_not_told(
+    node: RunningNode, acked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = events(node, acked)["events"]
+    last = whole[-1]["sequence"]
+    monkeypatch.setattr(Partition, "event_high_watermark", property(lambda _partition: last))
+    found = events(node, acked)
+    assert found["events"] == whole[:-1]
+    assert found["next"] == last
 
 
 def test_reading_goes_on_where_it_was_told_to(node: RunningNode, acked: str) -> None:

@@ -241,7 +241,7 @@ def test_a_snapshot_and_what_follows_make_the_state_that_all_events_make(
             (partition,) = topic.partitions
             events = partition.event_reader
             assert len(event_log(partition).segments) > 1
-            for place in read_backward(events, partition.event_end_offset):
+            for place in read_backward(events, partition.event_high_watermark):
                 end = place.view.header.end_offset
                 states = replayed_to(events, end).state, naive(partition, end)
                 found, wanted = (without_producers(state) for state in states)

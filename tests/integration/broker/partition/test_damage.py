@@ -143,7 +143,7 @@ def test_the_corruption_event_is_in_the_log_with_its_reason(tmp_path: Path) -> N
             await quiet(partition)
             events = [
                 stored.event
-                for stored in read_events(partition.event_reader, 0, partition.event_end_offset)
+                for stored in read_events(partition.event_reader, 0, partition.event_high_watermark)
                 if stored
             ]
             (corrupted,) = [e for e in events if isinstance(e, Corrupted)]

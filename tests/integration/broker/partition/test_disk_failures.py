@@ -177,7 +177,7 @@ def test_a_partition_on_a_full_disk_stays_open_and_refuses_what_it_could_not_rec
             held = await topic.receiver.receive("g", options(1, visibility_ms=1000))
             given = receipts(held, topic.id)
             await quiet(partition)
-            recorded, is_full = partition.event_end_offset, True
+            recorded, is_full = partition.event_high_watermark, True
             for refused in (
                 topic.receiver.receive("g", options()),
                 topic.settler.acknowledge("g", given),
@@ -192,7 +192,7 @@ def test_a_partition_on_a_full_disk_stays_open_and_refuses_what_it_could_not_rec
             clock.advance_ms(1000)
             partition._timers._on_time()
             await quiet(partition)
-            assert partition.event_end_offset == recorded
+            assert partition.event_high_watermark == recorded
             assert topic.partitions[0] is partition
             assert partition.is_online
             is_full = False

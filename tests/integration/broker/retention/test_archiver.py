@@ -149,7 +149,7 @@ async def check_whole(broker: Broker, values: list[bytes], directory: Path, disk
     assert read_all(messages, partition.end_offset) == values
     assert messages.start_offset == 0
     assert events.start_offset == 0
-    offset, end = 0, partition.event_end_offset
+    offset, end = 0, partition.event_high_watermark
     while offset < end:
         reading = events.read(offset, end)
         assert not reading.damage
