@@ -16,7 +16,7 @@ from goq.broker.retention.archiver import Archiver
 from goq.broker.retention.tiered_log import tiered_logs
 from goq.broker.topic.topic import Topic
 from goq.clock import Clock
-from goq.errors import CorruptData, InvalidInput
+from goq.errors import CorruptData, InvalidInput, raise_failures
 from goq.storage.log.reader import LogReader
 from goq.units import format_time_us
 
@@ -32,6 +32,8 @@ class GroupAtTimeView:
     async def group(self, topic: Topic, name: str, at: str, *, is_part: bool = False) -> GroupOut:
         """Return a group's progress at the time that ``at`` says, in total and by partition.
 
+        What was being stored then counts: another answer for that time is the same.
+
         With ``is_part``, for another node, the result tells whether this node knows the group.
 
         Raises ``InvalidInput`` for a future time, ``HistoryNotRetained`` for a time before the
@@ -43,8 +45,10 @@ class GroupAtTimeView:
             raise InvalidInput(
                 f"{at!r} is in the future; it is {format_time_us(now_us)} now", field="as_of"
             )
+        partitions = topic.partitions.here()
+        waits = [partition.wait_for_history_before(at_us + 1) for partition in partitions]
+        raise_failures(await asyncio.gather(*waits, return_exceptions=True))
         async with self._rebuilding:
-            partitions = topic.partitions.here()
             found = await self._found(partitions, name, at_us)
         is_known = any(past.is_known for past in found)
         if not is_known and not is_part:

@@ -388,6 +388,11 @@ class Partition:
         """
         await self.appender.commit.wait_for_times_before(time_us)
 
+    async def wait_for_history_before(self, time_us: int) -> None:
+        """Do as :meth:`wait_for_times_before`, for events too."""
+        await self._writer.commit.wait_for_times_before(time_us)
+        await self.appender.commit.wait_for_times_before(time_us)
+
     async def rebuilt(self) -> None:
         """Wait for a rebuild of the ready state under way; raise if it fails."""
         await self.ready_manager.rebuilt()

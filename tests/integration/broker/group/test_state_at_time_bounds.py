@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from goq import limits
+from goq.api.views.group_at_time import GroupAtTimeView
 from goq.broker.broker import Broker
 from goq.broker.group.state_at_time import GroupAtTime, earliest_us, group_at
 from goq.broker.partition.partition import Partition
@@ -19,8 +22,20 @@ from goq.errors import HistoryNotRetained
 from goq.frame.header import HEADER_BYTES
 from goq.frame.view import FrameView
 from goq.storage.log.time_lookup import read_backward
-from tests.support.broker.harness import ack, broker_on, nack, options, publish, quiet, run
+from goq.units import format_time_us
+from tests.support.broker.harness import (
+    BrokenDisk,
+    ack,
+    broker_on,
+    nack,
+    options,
+    publish,
+    quick_broker_on,
+    quiet,
+    run,
+)
 from tests.support.broker.partition_internals import event_log, event_writer
+from tests.support.eventually import until
 
 SECOND_US = 1_000_000
 
@@ -61,6 +76,39 @@ def test_a_moment_is_told_from_its_own_microsecond_on(tmp_path: Path) -> None:
             assert [done(at(topic, t)) for t in times] == [(2, 0, 1), (1, 0, 2), (0, 0, 3)]
             assert [done(at(topic, t - 1)) for t in times[1:]] == [(2, 0, 1), (1, 0, 2)]
             assert [at(topic, first_us + n).counts.lag for n in (-1, 0)] == [0, 3]
+
+    run(main())
+
+
+@pytest.mark.parametrize("log", ["messages", "events"])
+def test_what_is_being_stored_at_a_time_is_waited_for_so_that_answers_agree(
+    tmp_path: Path, log: str
+) -> None:
+    async def main() -> None:
+        clock, disk = ManualClock(), BrokenDisk()
+        async with quick_broker_on(tmp_path, clock=clock, disk=disk) as broker:
+            topic = await topic_of(broker, b"a", b"b", b"c")
+            await step(topic, clock, 1)
+            view = GroupAtTimeView(clock, broker.archive)
+            clock.now_us += SECOND_US
+            disk.hold(f"/{log}/")
+            slow: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(publish(topic, b"d")),
+                asyncio.ensure_future(topic.receiver.receive("g", options(1))),
+            ]
+            await until(disk.holding.is_set)
+            before = await view.group(topic, "g", format_time_us(clock.now_us - 1))
+            assert (before.lag, before.leased) == (2, 0)
+            now = format_time_us(clock.now_us)
+            clock.now_us += SECOND_US
+            asking = asyncio.ensure_future(view.group(topic, "g", now))
+            await asyncio.sleep(0.05)
+            assert not asking.done()
+            disk.release()
+            found = await asking
+            await asyncio.gather(*slow)
+            again = await view.group(topic, "g", now)
+            assert (again.lag, again.leased) == (found.lag, found.leased)
 
     run(main())
 
@@ -191,7 +239,7 @@ async def _with_damage(path: Path, clock: ManualClock, *, snapshot_after: bool) 
 
 
 def _position_of(partition: Partition, time_us: int) -> int:
-    places = read_backward(partition.event_reader, partition.event_end_offset)
+    places = read_backward(partition.event_reader, partition.event_high_watermark)
     return next(
         place.position
         for place in places
@@ -292,7 +340,7 @@ def test_a_snapshot_is_written_after_so_many_events(
             for _ in range(events):
                 await partition.reset("g", 0)
             await quiet(partition)
-            end = partition.event_end_offset
+            end = partition.event_high_watermark
             found = read_backward(partition.event_reader, end, begins_snapshot)
             assert len(list(found)) == snapshots
 
