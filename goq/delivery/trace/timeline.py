@@ -296,17 +296,17 @@ class Timeline:
         self._due_ms, self._due_since_us = event.due_ms, time_us
         self._add_step(time_us, StepName.RESCHEDULED, due_ms=event.due_ms)
 
-    def _matured(self, event: Matured, _time_us: int, _token: int) -> None:
+    def _matured(self, event: Matured, time_us: int, _token: int) -> None:
         is_due = 0 < self._due_ms <= event.up_to_ms and event.end_offset > self.offset
         if not is_due or self._is_cancelled or self.incomplete or self._published is None:
             return
-        time_us = event.up_to_ms * 1000
-        if self._due_ms * 1000 <= self._due_since_us:  # it was due when that was decided
-            time_us = max(time_us, self._due_since_us)
-        before_us = self.steps[-1].time_us
-        is_same_ms = before_us // 1000 == time_us // 1000
+        matured_us, before_us = event.up_to_ms * 1000, self.steps[-1].time_us
+        if before_us <= time_us:  # the step before waited for the disk, or was in the same ms
+            matured_us = max(matured_us, before_us)
+        elif self._due_ms * 1000 <= self._due_since_us:  # it was due when that was decided
+            matured_us = max(matured_us, self._due_since_us)
         self._due_ms = 0
-        self._add_step(before_us if is_same_ms else time_us, StepName.MATURED)
+        self._add_step(matured_us, StepName.MATURED)
 
     def _corrupted(self, event: Corrupted, time_us: int, _token: int) -> None:
         self._add_step(time_us, StepName.CORRUPTED, reason=event.reason or None)

@@ -216,8 +216,10 @@ def test_a_message_matures_once_by_the_time_in_force() -> None:
 
 
 def test_a_step_has_its_time_also_where_the_clock_was_set_back() -> None:
-    delayed = PUBLISHED._replace(due_ms=1_500)
-    assert last(Moved(10, 0), Matured(1_600, 100), published=delayed).time_us == 1_600_000
+    set_back = Timeline(OFFSET, PUBLISHED._replace(due_ms=1_500))
+    set_back.add(StoredEvent(0, EPOCH, 2_000_000, Moved(10, 0)))
+    set_back.add(StoredEvent(1, EPOCH, 1_700_000, Matured(1_600, 100)))
+    assert set_back.steps[-1].time_us == 1_600_000
     late = PUBLISHED._replace(time_us=9_000_000)
     compacted = timeline(LEASED, Compacted(0, 20), Compacted(0, 20), published=late)
     compacted.add_compacted()
@@ -226,6 +228,12 @@ def test_a_step_has_its_time_also_where_the_clock_was_set_back() -> None:
         (StepName.DELIVERED, 2_000_000),
         (StepName.COMPACTED, 4_000_000),
     ]
+
+
+def test_a_message_matures_no_earlier_than_a_step_before_that_waited_for_the_disk() -> None:
+    delayed = PUBLISHED._replace(due_ms=1_500)
+    moved, matured = timeline(Moved(10, 0), Matured(1_600, 100), published=delayed).steps[-2:]
+    assert (matured.name, matured.time_us) == (StepName.MATURED, moved.time_us)
 
 
 def test_a_message_that_was_due_when_that_was_decided_does_not_mature_before_the_decision() -> None:
