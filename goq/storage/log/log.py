@@ -18,6 +18,7 @@ import errno
 import logging
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -519,6 +520,9 @@ class Log:
             if not self.failed and not self._is_checkpointed():
                 self.sync()
                 self._checkpoint(self.active, self.active.size_bytes, self.end_offset)
+                if self.synced_mark < self._last_mark:  # there was no room for the index
+                    with suppress(OSError):
+                        self.sync_journaled()
         finally:
             with self._sync_lock:
                 self._is_closed = True

@@ -32,7 +32,7 @@ from goq.storage.journal.piece import (
     scan_pieces,
 )
 from goq.storage.log.log import Log, LogConfig
-from goq.storage.log.recovery_point import FILE_NAME, DurableEnd
+from goq.storage.log.recovery_point import FILE_NAME, DurableEnd, read_durable_end
 from goq.storage.verification import verify_log
 from tests.support.effort import first_of
 from tests.support.storage.disk import InlineExecutor, SimulatedCrash, SimulatedDisk
@@ -247,6 +247,20 @@ def test_the_journal_writes_nothing_to_a_log_that_was_closed() -> None:
     synced = syncs_of(disk)
     log.sync_journaled()
     assert synced == []
+
+
+def test_a_log_that_a_full_disk_closes_without_a_checkpoint_has_its_durable_end_synced() -> None:
+    disk = SimulatedDisk()
+    journal = open_journal(disk)
+    log = open_log(disk, journal)
+    warm_up(log)
+    append(log, [FRAME])
+    disk.fault = lambda op, _path: errno.ENOSPC if op == "replace" else None
+    log.close()
+    disk.fault = lambda _op, _path: None
+    journal.close()
+    lose_unsynced(disk, log.active.path, ORDERS / FILE_NAME)
+    assert read_durable_end(disk, ORDERS) == DurableEnd(0, len(FRAME), 3)
 
 
 def test_a_log_whose_recovery_point_finds_no_room_goes_on() -> None:
