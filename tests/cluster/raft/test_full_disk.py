@@ -124,6 +124,26 @@ def test_a_late_vote_of_an_earlier_term_makes_nobody_a_leader_on_a_full_disk() -
         assert node.raftCurrentTerm == 2
 
 
+def test_a_lone_member_on_a_full_disk_commits_nothing_that_it_has_not_written() -> None:
+    """Seed 4885023 of the fuzz's disk profile: the power failed before there was room again."""
+    disk = SimulatedDisk(Random(1))
+    with manual_time() as time:
+        node = hardened("n1", [], disk)
+        before, appends = node.raftCommitIndex, iter(range(100))
+
+        def full_after_the_term(operation: str, _path: Path) -> int | None:
+            return errno.ENOSPC if operation == "append" and next(appends) else None
+
+        disk.fault = full_after_the_term
+        with pytest.raises(StorageFull):
+            time.tick(node, 15)
+        assert node._isLeader()
+        assert node.raftCommitIndex == before
+        disk.fault = lambda _operation, _path: None
+        time.tick(node)
+        assert node.raftCommitIndex == node.raftLastApplied == before + 1
+
+
 class FullWords(Words):
     """A machine whose database is full for a while."""
 

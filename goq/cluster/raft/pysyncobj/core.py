@@ -75,6 +75,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
                     self.__transport.send(node, answer)
             self._replies.clear()
             self._stand_if_due()  # moves the deadline, so that the library begins no election
+            self.__raftLog.sync()  # a lone member has won, and commits what it began its term with
             super()._onTick(timeToWait)
             self.__raftLog.sync()  # the leader's own, while the followers sync theirs
         except FATAL as error:
