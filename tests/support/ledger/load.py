@@ -37,7 +37,8 @@ class Load:
 
     All clients lose patience sooner than a node wakes that stands still. Half of them send failed
     requests again by themselves. The others do not, so that each of their requests is one attempt
-    and a refusal is a refusal.
+    and a refusal is a refusal. What is left in the end is drained by clients that wait: on a
+    starved machine a large receive outlasts the patience of the others each time.
     """
 
     def __init__(self, url: str | Sequence[str], seed: int, partitions: int) -> None:
@@ -140,9 +141,16 @@ class Load:
         self._producers.append(self._thread(lambda: _mark(marker, chance, self._stop)))
 
     def _consume(self, name: str, client: Client, *, repeats: bool) -> None:
-        consumer = self.ledger.consumer(client, name, TOPIC, GROUP, repeats=repeats)
         chance = random.Random(f"{self._seed} {name}")
-        self._consumers.append(self._thread(lambda: self._work_off(consumer, chance)))
+        consumer = self.ledger.consumer(client, name, TOPIC, GROUP, repeats=repeats)
+        waits = self._client("20s", retries=0)
+        drainer = self.ledger.consumer(waits, name, TOPIC, GROUP, repeats=False)
+
+        def work() -> None:
+            self._work_off(consumer, chance)
+            self._drain(drainer)
+
+        self._consumers.append(self._thread(work))
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
         def run() -> None:
@@ -156,18 +164,24 @@ class Load:
         return thread
 
     def _work_off(self, consumer: GroupConsumer, chance: random.Random) -> None:
-        while not self._consuming_over.is_set():
-            is_draining = self._draining.is_set()
+        """Settle messages in all ways until no more are published."""
+        while not (self._draining.is_set() or self._consuming_over.is_set()):
             try:
                 messages = consumer.receive(
-                    max=1000 if is_draining else chance.randint(1, 80),
+                    max=chance.randint(1, 80),
                     wait_s=chance.randint(0, 150) / 1000,
-                    visibility_s=_DRAINED_S if is_draining else chance.randint(300, 900) / 1000,
+                    visibility_s=chance.randint(300, 900) / 1000,
                 )
-                if is_draining and messages:
+                self._settle(consumer, messages, chance)
+            except GoqError:
+                self._consuming_over.wait(0.02)
+
+    def _drain(self, consumer: GroupConsumer) -> None:
+        """Acknowledge what is left."""
+        while not self._consuming_over.is_set():
+            try:
+                if messages := consumer.receive(max=1000, wait_s=0.1, visibility_s=_DRAINED_S):
                     consumer.ack(messages)
-                elif messages:
-                    self._settle(consumer, messages, chance)
             except GoqError:
                 self._consuming_over.wait(0.02)
 
