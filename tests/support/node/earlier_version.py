@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import subprocess
 import tarfile
 from io import BytesIO
@@ -20,4 +21,5 @@ def check_out(commit: str, folder: Path) -> dict[str, str]:
     )
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
+    compileall.compile_dir(folder, quiet=2)  # once: nodes that start together would each do it
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(folder)}

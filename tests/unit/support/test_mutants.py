@@ -237,7 +237,7 @@ def test_a_fault_with_which_nothing_can_be_collected_is_killed_without_a_run_of_
     count = next(each for each in mutants_of("goq/numbers.py", source) if each.text == "1")
     broken = count._replace(text="1 / 0")
     names = ["tests/test_numbers.py", "tests/test_slow.py"]
-    assert is_killed(tree, broken, names, 10.0)
+    assert is_killed(tree, broken, names, 60.0)
     assert not is_killed(tree, count, names[:1], 60.0)
 
 
