@@ -278,17 +278,18 @@ def delivery_json(topic: Topic, delivery: LeasedBatch) -> Iterator[MessageOut]:
 
 async def encode_deliveries(
     topic: Topic, deliveries: Sequence[LeasedBatch], bytes_max: int, *, is_rest: bool = False
-) -> tuple[bytes | list[BytesLike], list[tuple[LeasedBatch, Sequence[Span]]]]:
-    """Return the JSON body of a receive, and the leases that have no room in it."""
+) -> tuple[bytes | list[BytesLike], list[LeasedBatch]]:
+    """Return the JSON body of a receive, and what of the leases has no room in it."""
     found = JsonMessages(bytes_max, is_rest=is_rest)
-    unsent: list[tuple[LeasedBatch, Sequence[Span]]] = []
+    unsent: list[LeasedBatch] = []
     for delivery in deliveries:
         if unsent:
-            unsent.append((delivery, delivery.spans))
+            unsent.append(delivery)
             continue
         for out in delivery_json(topic, delivery):
             if not await found.add(out):
-                unsent.append((delivery, _spans_from(delivery.spans, out.offset)))
+                spans = _spans_from(delivery.spans, out.offset)
+                unsent.append(delivery._replace(spans=spans))
                 break
     return found.body(ReceivedOut([])), unsent
 

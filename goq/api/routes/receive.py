@@ -6,7 +6,6 @@ answer depends on the disk alone.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Coroutine, Sequence
 from functools import partial
 from typing import Any
@@ -52,8 +51,7 @@ from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import PushStream, PushStreamOptions
 from goq.broker.topic.topic import Topic
-from goq.delivery.events.event import Span
-from goq.errors import GoqError, GroupNotFound, PartitionOffline
+from goq.errors import GroupNotFound, PartitionOffline
 from goq.http.message import LOCAL, Request, Response
 
 _GROUP = "/v1/topics/{topic}/groups/{group}"
@@ -187,8 +185,8 @@ class ReceiveRoutes:
         *,
         is_rest: bool = False,
     ) -> Response:
-        whole = [(delivery, delivery.spans) for delivery in deliveries]
-        unsent: Sequence[tuple[LeasedBatch, Sequence[Span]]] = ()
+        leased = deliveries
+        unsent: Sequence[LeasedBatch] = ()
         try:
             if wants_frames(request):
                 if is_rest:
@@ -201,11 +199,11 @@ class ReceiveRoutes:
                 )
                 answer = Response(200, body, JSON, headers)
         except BaseException:  # the client is gone
-            self._release(topic, group, whole)
+            topic.receiver.release(group, leased)
             raise
         if unsent:
-            self._release(topic, group, unsent)
-        answer.on_refused = partial(self._release, topic, group, whole)
+            topic.receiver.release(group, unsent)
+        answer.on_refused = partial(topic.receiver.release, group, leased)
         return answer
 
     async def ready(self, request: Request, name: str, group: str) -> Response:
@@ -236,23 +234,6 @@ class ReceiveRoutes:
         )
         return self._streams.answer(PushStream(topic, group, options), frames=wants_frames(request))
 
-    def _release(
-        self,
-        topic: Topic,
-        group: str,
-        unsent: Sequence[tuple[LeasedBatch, Sequence[Span]]],
-    ) -> None:
-        """Release leases whose messages had no room in the answer, without counting an attempt.
-
-        A lease that cannot be released ends by itself.
-        """
-        for delivery, spans in unsent:
-            with contextlib.suppress(GoqError):
-                topic.partitions[delivery.partition].leases.undo_receive(
-                    group, delivery.token, spans
-                )
-        topic.receiver.wake()
-
 
 def _asked(request: Request) -> Receive:
     asked = json_body(request, Receive)
@@ -262,15 +243,15 @@ def _asked(request: Request) -> Receive:
 
 def _within(
     deliveries: Sequence[LeasedBatch], bytes_max: int
-) -> tuple[Sequence[LeasedBatch], Sequence[tuple[LeasedBatch, Sequence[Span]]]]:
-    """Return the first deliveries that fit a size, and the leases of the others."""
+) -> tuple[Sequence[LeasedBatch], Sequence[LeasedBatch]]:
+    """Return the first deliveries that fit a size, and the others."""
     count = 0
     for delivery in deliveries:
         bytes_max -= delivery.size_bytes
         if bytes_max < 0:
             break
         count += 1
-    return deliveries[:count], [(each, each.spans) for each in deliveries[count:]]
+    return deliveries[:count], deliveries[count:]
 
 
 def known_group(broker: Broker, name: str, group: str) -> Topic:

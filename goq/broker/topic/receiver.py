@@ -203,6 +203,11 @@ class Receiver:
             raise_failures(results)
         return durable
 
+    def release(self, group: str, batches: Sequence[LeasedBatch]) -> None:
+        """Release leases whose answer does not reach its consumer, without counting an attempt."""
+        self._leases.release(group, batches)
+        self.wake()
+
     # Wait
 
     async def wait_until_ready(

@@ -277,7 +277,11 @@ class TopicLeases:
 
     def undo(self, group: str, leased: Iterable[LeasedPart]) -> None:
         """Release what was leased and never handed over, as far as it is recorded."""
-        for batch, _ in leased:
+        self.release(group, [batch for batch, _ in leased])
+
+    def release(self, group: str, batches: Iterable[LeasedBatch]) -> None:
+        """Release leases that reach no consumer, wherever their partitions are led by now."""
+        for batch in batches:
             partition = self._partitions.get(batch.partition)
             if partition is None:
                 self._return_lease(group, batch)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 import pytest
 
 from goq import limits
+from goq.api.routes import receive
 from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
 from goq.cluster.replication.replica import Replica
 from goq.cluster.rpc.peer_links import PeerLinks
 from goq.errors import Unavailable
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.effort import first_of
-from tests.support.eventually import eventually
+from tests.support.eventually import eventually, until
 from tests.support.node.running_node import RunningNode
 
 _MOVING = 2
@@ -85,6 +87,35 @@ def test_a_read_of_all_partitions_is_refused_while_one_has_no_leader(
         for path in ("groups", "groups/g", "groups/g/peek", "dead", "scheduled", "history"):
             answer = node.request("GET", f"/v1/topics/single/{path}")
             assert (path, answer.status, answer.json["code"]) == (path, 503, "partition_offline")
+
+
+def test_a_lease_whose_answer_is_not_sent_is_returned_by_the_node_that_leads_then(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create("unsent", 1)
+    first = str(cluster.leaders("unsent")[0])
+    other = next(name for name in NAMES if name != first)
+    cluster.nodes[0].call("POST", "/v1/topics/unsent/messages", {"messages": [{"value": "v"}]})
+    encode, leased = receive.encode_deliveries, Event()
+
+    async def encode_after_move(topic: Any, deliveries: Any, *rest: Any, **options: Any) -> Any:
+        if deliveries and not leased.is_set():
+            leased.set()
+            await until(lambda: topic.partitions.get(0) is None)
+            raise Unavailable("the client is gone")
+        return await encode(topic, deliveries, *rest, **options)
+
+    monkeypatch.setattr(receive, "encode_deliveries", encode_after_move)
+    asked = {"visibility": "1h", "wait": "20s"}
+    election = {"topic": "unsent", "partition": 0, "leader": other}
+    with ThreadPoolExecutor(1) as pool:
+        path = _group("unsent", "receive")
+        unsent = pool.submit(cluster.by_name[first].request, "POST", path, asked)
+        assert leased.wait(30)
+        cluster.nodes[0].call("POST", "/v1/cluster/elections", election)
+        (found,) = cluster.by_name[other].call("POST", path, asked)["messages"]
+        assert found["attempt"] == 1
+        assert unsent.result().status == 503
 
 
 def test_a_leader_that_may_have_been_fenced_tells_parts_of_its_log_and_no_states(
