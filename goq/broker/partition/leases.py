@@ -333,6 +333,10 @@ class Leases:
         ):
             self._callbacks.on_ready(group_name)
 
+    async def wait_for_commit(self) -> None:
+        """Wait until everything decided so far is committed; raise if that is unknown."""
+        await self._writer.wait_for_commit()
+
     def undo_receive(self, group: str, token: int, spans: Sequence[Span]) -> None:
         """Release leased messages that were never delivered, without counting an attempt."""
         is_writable = self._availability.error is None and self._writer.has_room

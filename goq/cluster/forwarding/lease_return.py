@@ -77,7 +77,7 @@ class LeaseReturn:
             try:
                 topic = self._broker.topic(request.topic)
                 if topic.partitions.get(request.partition) is not None:
-                    self._release(request)
+                    await self._release(request)
                 else:
                     body = msgspec.msgpack.encode(request)
                     await self._call_leader(request.topic, request.partition, RETURN_LEASES, body)
@@ -96,12 +96,15 @@ class LeaseReturn:
             request = msgspec.msgpack.decode(body, type=_ReturnRequest)
         except msgspec.MsgspecError as error:
             raise InvalidFrame(f"this call cannot be read: {error}") from None
-        self._release(request)
+        await self._release(request)
         return []
 
-    def _release(self, request: _ReturnRequest) -> None:
+    async def _release(self, request: _ReturnRequest) -> None:
+        """Release leases; return when that is durable."""
         topic = self._broker.topic(request.topic)
-        partition = topic.partitions[request.partition]
+        leases = topic.partitions[request.partition].leases
+        leases.check_room()
         for token, start, end in request.leases:
-            partition.leases.undo_receive(request.group, token, [(start, end, 0)])
+            leases.undo_receive(request.group, token, [(start, end, 0)])
         topic.receiver.wake()
+        await leases.wait_for_commit()

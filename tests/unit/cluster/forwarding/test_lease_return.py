@@ -20,13 +20,33 @@ BATCH = LeasedBatch(2, 7, "c", 0, [(3, 5, 1)], [], is_cut=False)
 ASKED = ["t", "g", 2, [[7, 3, 5]]]
 
 
-class Case:
-    """A node that leads nothing, and what the leaders of partitions answer, one after another."""
+class Led:
+    """The leases of a partition that this node leads; each failure is that of a commit."""
 
     def __init__(self, *failures: GoqError) -> None:
         self.failures = list(failures)
+        self.done: list[tuple[object, ...]] = []
+
+    def check_room(self) -> None:
+        pass
+
+    def undo_receive(self, *lease: object) -> None:
+        self.done.append(lease)
+
+    async def wait_for_commit(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+class Case:
+    """A node that leads nothing, and what the leaders of partitions answer, one after another."""
+
+    def __init__(self, *failures: GoqError, led: Any = None) -> None:
+        self.failures = list(failures)
         self.asked: list[Any] = []
-        topic = SimpleNamespace(partitions={})
+        self.partitions = {} if led is None else {2: SimpleNamespace(leases=led)}
+        receiver = SimpleNamespace(wake=lambda: None)
+        topic = SimpleNamespace(partitions=self.partitions, receiver=receiver)
         broker: Any = SimpleNamespace(topic=lambda _name: topic)
         self.leases = LeaseReturn(broker, self._call)
 
@@ -82,5 +102,21 @@ def test_what_cannot_be_returned_ends_at_its_deadline(monkeypatch: pytest.Monkey
         case.leases.return_lease("t", "g", BATCH)
         await case.finish()
         assert case.asked == [ASKED] * 2
+
+    asyncio.run(run())
+
+
+def test_a_return_that_may_be_lost_with_its_leader_is_sent_again() -> None:
+    async def run() -> None:
+        led = Led(TimedOut("another node leads"))
+        case = Case(led=led)
+        case.leases.return_lease("t", "g", BATCH)
+        await case.finish()
+        assert led.done == [("g", 7, [(3, 5, 0)])] * 2
+        asked = msgspec.msgpack.encode(ASKED)
+        led.failures = [TimedOut("another node leads")]
+        with pytest.raises(TimedOut):
+            await case.leases.handle_return("n2", asked)
+        assert await case.leases.handle_return("n2", asked) == []
 
     asyncio.run(run())
