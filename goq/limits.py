@@ -209,6 +209,7 @@ OUTBOX_FRAME_BYTES: Final = 4 * MIB
 OUTBOX_FRAME_MESSAGES: Final = 2_000
 SQS_RECORD_CHARS_MAX: Final = 64 * KIB  # attributes and tags of a queue
 STREAM_IN_FLIGHT_MESSAGES_MAX: Final = 1_000_000
+STREAM_MOVED_LEASES_MAX: Final = 10_000  # of partitions that left; others end at their deadlines
 SNAPSHOT_EVENTS_MIN: Final = 1000
 SNAPSHOT_EVENTS_MAX: Final = 5000
 DELAY_HORIZON_MS: Final = 3_600_000

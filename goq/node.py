@@ -255,6 +255,7 @@ class NodeServer:
             replica_start_offset=self._replica_start_offset,
             remote_target=None if self._bootstrap is None else self._bootstrap.remote_partition,
             return_lease=None if self._bootstrap is None else self._bootstrap.return_lease,
+            end_leases=None if self._bootstrap is None else self._bootstrap.end_leases,
             journal_dir=config.data_dir / JOURNAL_DIR if self._has_format() else None,
             start_partitions=self._start_partitions,
             archive_config=self.config.archive,

@@ -39,7 +39,7 @@ from goq.broker.topic.admin.start_queue import StartQueue
 from goq.broker.topic.admin.topic_admin import NewTopicDefaults, TopicAdmin
 from goq.broker.topic.admin.topic_loader import TopicLoader
 from goq.broker.topic.audit_log import AuditLog
-from goq.broker.topic.push_streams import PushStreams
+from goq.broker.topic.push_streams import EndLeases, PushStreams
 from goq.broker.topic.topic import DEFAULT_PARAMETERS, Topic, TopicParameters
 from goq.clock import Clock
 from goq.config.archive import ArchiveConfig
@@ -73,6 +73,7 @@ class Broker:
         is_member: bool = False,
         remote_target: TargetLookup | None = None,
         return_lease: Callable[[str, str, LeasedBatch], None] | None = None,
+        end_leases: EndLeases | None = None,
         topic_parameters: TopicParameters = DEFAULT_PARAMETERS,
         snapshot_limits: SnapshotLimits = DEFAULT_SNAPSHOT_LIMITS,
         journal_dir: Path | None = None,
@@ -84,8 +85,9 @@ class Broker:
         """``is_member`` is true in a cluster: the cluster metadata define the topics, and the
         replica manager opens the partitions that this node leads. ``remote_target`` finds
         partitions that other nodes lead, and ``return_lease`` has them release a lease, of a
-        topic and a group, that reached no consumer. With a ``journal_dir`` small writes of all logs
-        share the journal there. :meth:`start` opens topics with ``start_partitions`` partitions,
+        topic and a group, that reached no consumer; ``end_leases`` has them end those whose
+        connection closed. With a ``journal_dir`` small writes of all logs share the journal there.
+        :meth:`start` opens topics with ``start_partitions`` partitions,
         and leaves the others to the ``start_queue``. ``is_disk_full`` returns whether the disk
         takes only what is vital."""
         self.topics: dict[str, Topic] = {}
@@ -96,7 +98,7 @@ class Broker:
             is_member=is_member,
             start_queue=self.start_queue,
         )
-        self.streams = PushStreams()
+        self.streams = PushStreams(end_leases)
         self._started = asyncio.Event()
         self.topic_admin = TopicAdmin(
             self.topics,

@@ -210,6 +210,11 @@ class ClusterBootstrap:
         assert self._node is not None  # which alone opens partitions
         self._node.lease_return.return_lease(topic, group, batch)
 
+    def end_leases(self, topic: str, group: str, partition: int, tokens: list[int]) -> None:
+        """Have the node that leads a partition by now end leases whose connection closed."""
+        assert self._node is not None
+        self._node.lease_return.end_leases(topic, group, partition, tokens)
+
     def build(self, broker: Broker) -> ClusterNode:
         """Build the parts that work with the broker, which has been started."""
         opened, name = self._opened, self._name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -27,6 +28,10 @@ CONNECTION_CLOSED: Final = "connection closed"
 _WAIT_MS: Final = 3_600_000  # then a stream joins the queue of waiters again
 _PAUSE_MS: Final = 1_000  # after a retryable refusal without a retry time
 _OFFLINE_MAX: Final = 30  # refusals in a row, about a second apart, until a stream ends
+
+
+EndLeases = Callable[[str, str, int, list[int]], object]
+"""Ends leases whose connection closed, at their leader: topic, group, partition, tokens."""
 
 
 class PushStreamOptions(msgspec.Struct, frozen=True):
@@ -203,7 +208,9 @@ class PushStreams:
     does not know to be broken: that one is closed, and its messages are ready again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, end_elsewhere: EndLeases | None = None) -> None:
+        """``end_elsewhere`` is for leases of partitions that other nodes lead by now."""
+        self._end_elsewhere = end_elsewhere
         self._streams: dict[str, PushStream] = {}
         self._by_session: dict[tuple[int, str, str], PushStream] = {}
 
@@ -255,13 +262,21 @@ class PushStreams:
         else:
             stream.release_presence()
         account, topic = stream.account, stream.topic
-        in_flight = list(account.spans)
+        in_flight = [*account.spans, *account.moved]
         topic.credits.closed(account)
         if stream.ended or not in_flight:
             return
+        moved: dict[int, list[int]] = {}
         for number, token in in_flight:
+            partition = topic.partitions.get(number)
+            if partition is None:
+                moved.setdefault(number, []).append(token)
+                continue
             with contextlib.suppress(GoqError):  # then the lease ends at its deadline
-                topic.partitions[number].leases.end_lease(stream.group, token, CONNECTION_CLOSED)
+                partition.leases.end_lease(stream.group, token, CONNECTION_CLOSED)
+        if self._end_elsewhere is not None:
+            for number, tokens in moved.items():
+                self._end_elsewhere(topic.name, stream.group, number, tokens)
         topic.receiver.wake()
 
     def end_all(self) -> None:

@@ -8,7 +8,8 @@ The credit of an expired lease comes back with the next sign of life of the cons
 of a message of the stream, lost or not, an extension, a heartbeat, or more credit. Until then the
 stream is *silent*. So a consumer that hangs gets no more messages than its credit.
 
-A partition that another node leads now returns all its credit: its settlements go there.
+A partition that another node leads now returns all its credit: its settlements go there. Its leases
+are remembered, to be ended there when the stream closes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from goq import limits
 from goq.delivery.events.event import Span
 
 Key = tuple[int, int]
@@ -34,6 +36,7 @@ class CreditAccount:
         "expired_count",
         "group",
         "in_flight",
+        "moved",
         "spans",
     )
 
@@ -46,6 +49,8 @@ class CreditAccount:
         """The number of messages that expired since the last sign of life, by their leases."""
         self.expired_count = 0
         self.spans: dict[Key, Sequence[Span]] = {}
+        self.moved: dict[Key, None] = {}
+        """The latest leases that may go on at other nodes, which lead their partitions by now."""
         self._left: dict[Key, int] = {}
         self._changed: asyncio.Future[None] | None = None
 
@@ -73,6 +78,12 @@ class CreditAccount:
             del self._left[key], self.spans[key]
         self.wake()
         return left > 0
+
+    def note_moved(self, key: Key) -> None:
+        """Remember a lease that another node keeps from now on."""
+        self.moved[key] = None
+        if len(self.moved) > limits.STREAM_MOVED_LEASES_MAX:
+            del self.moved[next(iter(self.moved))]
 
     def expire(self, key: Key, count: int) -> None:
         """Keep the credit of messages whose lease expired."""
@@ -134,6 +145,7 @@ class StreamCredits:
         """
         count = self._count_held(group, *key)
         if count is None:
+            account.note_moved(key)
             return
         if count:
             account.add(key, spans, count)
@@ -191,6 +203,7 @@ class StreamCredits:
         for key, (_, account) in list(self.owners.items()):
             if key[0] == partition:
                 self._reduce(key, account, 0)
+                account.note_moved(key)
         silent = {key: account for key, account in self.expired.items() if key[0] == partition}
         for key, account in silent.items():
             del self.expired[key]

@@ -1,8 +1,9 @@
-"""The return of leases whose messages never reached their client, to the nodes that lead now.
+"""The return of leases whose client is gone, to the nodes that lead now.
 
 A node releases leases that it cannot deliver, without counting an attempt. This does the same
 across nodes: when the client was connected to another node than the partition's leader, and when
-the leader changed before the lease was known to be on enough disks. While a partition has no
+the leader changed before the lease was known to be on enough disks. A lease whose messages were
+delivered over a connection that closed ends, and has counted an attempt. While a partition has no
 leader, this waits for one.
 """
 
@@ -18,6 +19,7 @@ from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.runtime.tasks import Tasks
+from goq.broker.topic.push_streams import CONNECTION_CLOSED
 from goq.cluster.rpc.server import CALL_PREFIX
 from goq.errors import GoqError, InvalidFrame, Unavailable
 from goq.model import Receipt
@@ -36,6 +38,8 @@ class _ReturnRequest(msgspec.Struct, frozen=True, array_like=True):
     partition: int
     leases: list[tuple[int, int, int]]
     """Tokens, and the ranges of offsets, start and end."""
+    reason: str = ""
+    """Why the leases end, where their messages were delivered."""
 
 
 class LeaseReturn:
@@ -58,6 +62,14 @@ class LeaseReturn:
             return
         leases = [(batch.token, start, end) for start, end, _ in batch.spans]
         self._tasks.start(self._return(_ReturnRequest(topic, group, batch.partition, leases)))
+
+    def end_leases(self, topic: str, group: str, partition: int, tokens: Iterable[int]) -> None:
+        """End leases of a connection that closed, in the background."""
+        if self._is_closed:
+            return
+        leases = [(token, 0, 0) for token in tokens]
+        request = _ReturnRequest(topic, group, partition, leases, CONNECTION_CLOSED)
+        self._tasks.start(self._return(request))
 
     async def return_leases(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
         """Return leases by their receipts. If that fails, they end at their deadlines."""
@@ -91,7 +103,7 @@ class LeaseReturn:
             await asyncio.sleep(_RETRY_S)
 
     async def handle_return(self, _node: str, body: bytes) -> list[bytes | memoryview]:
-        """Release leases that this node granted to a client of another node."""
+        """Release or end leases of a client of another node."""
         try:
             request = msgspec.msgpack.decode(body, type=_ReturnRequest)
         except msgspec.MsgspecError as error:
@@ -100,11 +112,14 @@ class LeaseReturn:
         return []
 
     async def _release(self, request: _ReturnRequest) -> None:
-        """Release leases; return when that is durable."""
+        """Release or end leases; return when that is durable."""
         topic = self._broker.topic(request.topic)
         leases = topic.partitions[request.partition].leases
         leases.check_room()
         for token, start, end in request.leases:
-            leases.undo_receive(request.group, token, [(start, end, 0)])
+            if request.reason:
+                leases.end_lease(request.group, token, request.reason)
+            else:
+                leases.undo_receive(request.group, token, [(start, end, 0)])
         topic.receiver.wake()
         await leases.wait_for_commit()

@@ -44,6 +44,24 @@ def test_a_stream_gets_as_much_as_before_once_its_first_leader_leads_again(
         _read_all(cluster, other, topic, stream)
 
 
+def test_messages_whose_leader_changed_are_ready_again_when_their_stream_closes(
+    cluster: RunningCluster,
+) -> None:
+    topic = "moved-in-flight"
+    cluster.create(topic, 1)
+    eventually(lambda: len(_partition(cluster, topic)["in_sync"]) == 3)
+    first = _partition(cluster, topic)["leader"]
+    other, third = (name for name in NAMES if name != first)
+    cluster.nodes[0].call("POST", f"/v1/topics/{topic}/messages", {"messages": [{"value": "v"}]})
+    with streaming(cluster.by_name[third], topic, max_in_flight=5, visibility="1h") as stream:
+        assert stream.message()["attempt"] == 1
+        _lead(cluster, topic, [other])
+        eventually(lambda: _leased(cluster, topic) == [1])
+    body = {"wait": "30s", "visibility": "1h"}
+    (again,) = cluster.by_name[first].call("POST", group_path(topic, "receive"), body)["messages"]
+    assert (again["value"], again["attempt"]) == ("v", 2)
+
+
 def test_a_stream_at_the_leader_of_all_partitions_goes_on_when_other_nodes_lead(
     cluster: RunningCluster,
 ) -> None:

@@ -3,6 +3,9 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
+from goq import limits
 from goq.broker.topic.stream_credit import CreditAccount, StreamCredits
 
 
@@ -104,8 +107,21 @@ def test_a_partition_that_another_node_leads_keeps_no_credit_here() -> None:
         assert credits.on_life([(0, 7)]) == set()
         assert credits.on_life([(1, 7)]) == {"g"}
         assert account.room == 8
+        assert [*account.moved] == [(0, 7)]
 
     asyncio.run(scenario())
+
+
+def test_the_leases_of_partitions_that_moved_are_remembered_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_MOVED_LEASES_MAX", 2)
+    credits = StreamCredits(lambda _group, _partition, _token: None)
+    account = CreditAccount(9)
+    credits.opened(account)
+    for token in (7, 8, 9):
+        credits.leased("g", account, (0, token), [(0, 1, 1)])
+    assert [*account.moved] == [(0, 8), (0, 9)]
 
 
 def test_a_lease_that_was_over_before_it_was_noted_uses_credit_until_a_sign_of_life() -> None:

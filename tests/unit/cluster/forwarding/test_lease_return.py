@@ -11,13 +11,14 @@ import pytest
 
 from goq import limits
 from goq.broker.partition.leases import LeasedBatch
+from goq.broker.topic.push_streams import CONNECTION_CLOSED
 from goq.cluster.forwarding import lease_return
 from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
 from goq.errors import GoqError, NotLeader, TimedOut, TopicNotFound
 from goq.model import Receipt
 
 BATCH = LeasedBatch(2, 7, "c", 0, [(3, 5, 1)], [], is_cut=False)
-ASKED = ["t", "g", 2, [[7, 3, 5]]]
+ASKED = ["t", "g", 2, [[7, 3, 5]], ""]
 
 
 class Led:
@@ -31,6 +32,9 @@ class Led:
         pass
 
     def undo_receive(self, *lease: object) -> None:
+        self.done.append(lease)
+
+    def end_lease(self, *lease: object) -> None:
         self.done.append(lease)
 
     async def wait_for_commit(self) -> None:
@@ -82,7 +86,7 @@ def test_leases_of_several_partitions_wait_for_no_other_leader() -> None:
         case = Case(NotLeader("none now"))
         receipts = [Receipt(0, 5, 1, 2), Receipt(2, 7, 3, 5), Receipt(0, 6, 2, 3)]
         await case.leases.return_leases("t", "g", receipts)
-        first = ["t", "g", 0, [[5, 1, 2], [6, 2, 3]]]
+        first = ["t", "g", 0, [[5, 1, 2], [6, 2, 3]], ""]
         assert case.asked == [first, ASKED, first]
 
     asyncio.run(run())
@@ -118,5 +122,21 @@ def test_a_return_that_may_be_lost_with_its_leader_is_sent_again() -> None:
         with pytest.raises(TimedOut):
             await case.leases.handle_return("n2", asked)
         assert await case.leases.handle_return("n2", asked) == []
+
+    asyncio.run(run())
+
+
+def test_a_lease_whose_connection_closed_ends_at_the_leader() -> None:
+    async def run() -> None:
+        led = Led()
+        case, leader = Case(), Case(led=led)
+        case.leases.end_leases("t", "g", 2, [7])
+        await case.finish()
+        await leader.leases.handle_return("n2", msgspec.msgpack.encode(case.asked[0]))
+        assert led.done == [("g", 7, CONNECTION_CLOSED)]
+        case.leases.close()
+        case.leases.end_leases("t", "g", 2, [7])
+        await case.finish()
+        assert len(case.asked) == 1
 
     asyncio.run(run())
