@@ -4,8 +4,7 @@ server            the listening server ``HttpServer``, its counters and its drai
 context           limits and state shared by all connections of one server
 connection        one connection: request order, answers, cancellation
 tls               the certificate of the server, and handshakes
-allowed_hosts     the names by which requests may call the server
-request_parser    parser from bytes to whole requests; no I/O
+request           from bytes to whole requests
 message           ``Request``, ``Response``, ``LiveStream``, ``BriefAnswer``
 timeouts          the two deadlines of a connection, on one lazily armed timer
 loop_watch        watchdog of the event loop: its longest holds by route, and timed steps

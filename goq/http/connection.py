@@ -21,7 +21,7 @@ from goq.http.message import (
     Request,
     Response,
 )
-from goq.http.request_parser import Phase, RequestParser
+from goq.http.request.request_parser import Phase, RequestParser
 from goq.http.response_writer import (
     CLOSE,
     CONTINUE,

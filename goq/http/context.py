@@ -12,10 +12,10 @@ import msgspec
 
 from goq import limits
 from goq.errors import GoqError
-from goq.http.allowed_hosts import AllowedHosts
 from goq.http.failure_log import REQUEST_ID, FailureLog
 from goq.http.loop_watch import LoopWatch
 from goq.http.message import CreateProtocol, Handler, Request, Response
+from goq.http.request.allowed_hosts import AllowedHosts
 from goq.http.stream_heartbeat import StreamHeartbeat
 from goq.http.unsent_answers import UnsentAnswers
 

@@ -12,17 +12,12 @@ from collections.abc import (
     Generator,
     Sequence,
 )
-from string import hexdigits
 from time import perf_counter
 from typing import Any, Final, TypeAlias
-from urllib.parse import parse_qsl
 
 from goq.access.rule import Principal
-from goq.errors import GoqError, InvalidInput
-
-QUERY_FIELDS_MAX: Final = 100
-_HEX: Final = frozenset(hexdigits)
-
+from goq.errors import GoqError
+from goq.http.request.request_target import parse_query
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 Item: TypeAlias = BytesLike | Sequence[BytesLike]
@@ -324,40 +319,3 @@ def _response(outcome: Response | Exception) -> Response:
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
-
-
-def parse_query(query: str) -> dict[str, str]:
-    """Decode a query string; a parameter without ``=`` has the empty value.
-
-    Raises ``InvalidInput`` when a parameter is repeated, the encoding is wrong, or there are more
-    than ``QUERY_FIELDS_MAX`` parameters.
-    """
-    if not query:
-        return {}
-    if not is_well_escaped(query):
-        raise InvalidInput("the query has a '%' that two hexadecimal digits do not follow")
-    try:
-        pairs = parse_qsl(
-            query, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
-        )
-    except UnicodeDecodeError:
-        raise InvalidInput("the query is not percent-encoded UTF-8") from None
-    except ValueError:
-        raise InvalidInput(
-            f"the query has more than {QUERY_FIELDS_MAX} parameters; send fewer"
-        ) from None
-    fields: dict[str, str] = {}
-    for name, value in pairs:
-        if name in fields:
-            raise InvalidInput(f"the query has {name!r} more than once; send it once", field=name)
-        fields[name] = value
-    return fields
-
-
-def is_well_escaped(text: str) -> bool:
-    """Whether two hexadecimal digits follow each ``%``."""
-    if "%" not in text:
-        return True
-    return all(
-        len(piece) >= 2 and piece[0] in _HEX and piece[1] in _HEX for piece in text.split("%")[1:]
-    )

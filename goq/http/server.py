@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from goq import limits
 from goq.histogram import Histogram
-from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, OnError, OnUnreadBody, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.loop_watch import Holder, LoopWatch
 from goq.http.message import CreateProtocol, Handler
+from goq.http.request.allowed_hosts import AllowedHosts
 from goq.http.tls.handshake import TlsHandshake
 
 BACKLOG: Final = 1024

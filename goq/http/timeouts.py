@@ -8,7 +8,7 @@ from math import inf
 from typing import Final
 
 from goq.http.context import HttpLimits
-from goq.http.request_parser import Phase
+from goq.http.request.request_parser import Phase
 
 LINGER_MS: Final = 2_000
 

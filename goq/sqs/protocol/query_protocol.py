@@ -15,7 +15,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from goq.http.message import Request, Response, is_well_escaped
+from goq.http.message import Request, Response
+from goq.http.request.request_target import is_well_escaped
 from goq.sqs.protocol.errors import SqsError, invalid_parameter
 
 CONTENT_TYPE: Final = "application/x-www-form-urlencoded"

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from goq.http import request_parser
-from goq.http.allowed_hosts import AllowedHosts
 from goq.http.context import HttpLimits, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.message import Request, Response
-from goq.http.request_parser import RequestParser
+from goq.http.request import request_parser
+from goq.http.request.allowed_hosts import AllowedHosts
+from goq.http.request.request_parser import RequestParser
 from tests.support.api.http_harness import chunked, describe, echo, get, post, serving
 from tests.support.eventually import until
 from tests.support.storage.memory import tracing

@@ -8,7 +8,7 @@ import pytest
 
 from goq.http.context import HEADS_MAX, HttpLimits
 from goq.http.message import Request, Response
-from goq.http.request_parser import RequestParser
+from goq.http.request.request_parser import RequestParser
 from tests.support.api.http_harness import describe, post, serving
 
 

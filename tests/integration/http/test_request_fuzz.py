@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goq.http.allowed_hosts import AllowedHosts
 from goq.http.connection import Connection
 from goq.http.context import HttpLimits, ServerContext
 from goq.http.failure_log import FailureLog
 from goq.http.message import Handler, Request, Response
+from goq.http.request.allowed_hosts import AllowedHosts
 from tests.support.api.http_harness import chunked, describe, get, post, problem
 from tests.support.eventually import until
 

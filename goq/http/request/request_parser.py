@@ -6,7 +6,6 @@ import enum
 import io
 from collections import deque
 from typing import Final
-from urllib.parse import unquote_to_bytes, urlsplit
 
 import httptools
 
@@ -21,7 +20,8 @@ from goq.errors import (
     UriTooLong,
 )
 from goq.http.context import HttpLimits, ServerContext
-from goq.http.message import Request, is_well_escaped
+from goq.http.message import Request
+from goq.http.request.request_target import parse_target
 from goq.limits import HEAD_CHECK_BYTES
 
 SLICE_BYTES: Final = 8 * 1024
@@ -385,43 +385,3 @@ class RequestParser:
             self._refuse(
                 TooManyRequests("the bodies being handled fill their room", retry_after_ms=1000)
             )
-
-
-def parse_target(target: bytes) -> tuple[str, str]:
-    """Split a request target into its decoded path and its query string, still encoded.
-
-    Takes the origin form (``/a?b``), the absolute form (``http://host/a?b``) and ``*``. Raises
-    ``BadHttp`` when the path is not percent-encoded UTF-8 or the target has a fragment.
-    """
-    try:
-        text = target.decode("ascii")
-    except UnicodeDecodeError:
-        raise BadHttp("the request target has bytes that are not ASCII; percent-encode") from None
-    if "#" in text:
-        raise BadHttp("the request target has a fragment; send what comes before '#'")
-    if text[:1] != "/" and text != "*":
-        text = _origin_form(text)
-    path, _, query = text.partition("?")
-    if "%" in path:
-        path = _decoded(path)
-    return path, query
-
-
-def _origin_form(text: str) -> str:
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        raise BadHttp("the request target is not a URL") from None
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise BadHttp("the request target is neither a path nor an http URL")
-    path = parts.path or "/"
-    return f"{path}?{parts.query}" if parts.query else path
-
-
-def _decoded(path: str) -> str:
-    if not is_well_escaped(path):
-        raise BadHttp("the path has a '%' that two hexadecimal digits do not follow")
-    try:
-        return unquote_to_bytes(path).decode("utf-8")
-    except UnicodeDecodeError:
-        raise BadHttp("the path is not percent-encoded UTF-8") from None

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from goq.errors import BadHttp, InvalidInput
-from goq.http.message import QUERY_FIELDS_MAX, Request, parse_query
-from goq.http.request_parser import parse_target
+from goq.http.message import Request
+from goq.http.request.request_target import QUERY_FIELDS_MAX, parse_query, parse_target
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from goq.errors import HostNotAllowed
-from goq.http.allowed_hosts import AllowedHosts
+from goq.http.request.allowed_hosts import AllowedHosts
 
 HOSTS = AllowedHosts(["goq.example.com", "*.internal.example.com", "N1"])
 
