@@ -272,6 +272,12 @@ class OutOfOrderSequence(Conflict):
     code = "out_of_order_sequence"
 
 
+class LanesChanged(Conflict):
+    """The topic has other lanes than those that a client numbered its messages by."""
+
+    code = "lanes_changed"
+
+
 class ProducerFenced(Conflict):
     """A newer epoch of the same producer has taken over."""
 

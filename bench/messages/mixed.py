@@ -18,6 +18,7 @@ from bench.harness.loader import http_answer_length, load
 from bench.harness.rows import Measure, Place, Row, Work
 from bench.harness.topics import fresh_topic
 from goq.client import AsyncClient, Client
+from goq.client.delivery_options import TopicPublishSettings
 from goq.client.message_batch import MessageBatch
 from goq.frame.encoder import encode_frame
 from goq.model import Message
@@ -30,7 +31,6 @@ TENANTS = 1000
 KEYS = 100_000
 PARTITIONS = 6
 _BODIES = 20
-_DEFAULT_LANE = 1
 
 
 def mixed_messages(draw: random.Random, count: int, size_bytes: int) -> list[Message]:
@@ -52,7 +52,7 @@ def body_of(messages: list[Message]) -> bytes:
     batch.add_messages(messages, 0)
     return b"".join(
         share.partition.to_bytes(4, "little") + encode_frame(share.columns)
-        for share in batch.divide(PARTITIONS, keyless_to=0, default_lane=_DEFAULT_LANE)
+        for share in batch.divide(PARTITIONS, keyless_to=0, topic=TopicPublishSettings())
     )
 
 

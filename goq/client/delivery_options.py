@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -76,6 +76,12 @@ class DeliveryOptions(NamedTuple):
 PLAIN: Final = DeliveryOptions()
 
 
+class MessageInNamedLane(Message, frozen=True):
+    """A message whose lane was named: it has the number that the lane has when it is sent."""
+
+    lane_name: str = ""
+
+
 class NodeClock:
     """An estimate of the node's wall clock: delays do not depend on the clock of this machine.
 
@@ -141,7 +147,19 @@ class TopicPublishSettings(NamedTuple):
             dedup_id=dedup_id,
         )
         check_message(applied, field="message")
+        if isinstance(options.priority, str):
+            fields = msgspec.structs.asdict(applied)
+            return MessageInNamedLane(**fields, lane_name=options.priority)
         return applied
+
+    def numbered(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages with the numbers that named lanes have; raise ``InvalidInput``."""
+        return [
+            msgspec.structs.replace(message, lane=self.lane(message.lane_name))
+            if isinstance(message, MessageInNamedLane)
+            else message
+            for message in messages
+        ]
 
     def _deliver_at_ms(self, options: DeliveryOptions, now_us: int) -> int:
         """Return the delivery time, 0 for at once; a delay negative, for the leader to count."""

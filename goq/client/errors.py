@@ -14,6 +14,7 @@ from goq.errors import (
     Conflict,
     GoqError,
     InvalidInput,
+    LanesChanged,
     NotAllowed,
     NotFound,
     OutOfOrderSequence,
@@ -70,19 +71,25 @@ class SilentStream(Exception):
         self.server = server
 
 
+PartialRefusal = PartitionNotFound | OutOfOrderSequence | LanesChanged
+"""Why a node may refuse some frames of a publish, certainly, while others are stored."""
+PARTIAL_REFUSALS: Final = (PartitionNotFound, OutOfOrderSequence, LanesChanged)
+
+
 class PartlyStored(TimedOut):
     """Some frames of a publish are stored, and the others are certainly not: ``refusal`` says why.
 
-    The topic was created again with fewer partitions, or a leader has lost earlier frames of the
-    producer. ``stored`` has the results of those that are stored, by index.
+    The topic was created again with fewer partitions, a leader has lost earlier frames of the
+    producer, or the topic's lanes have changed. ``stored`` has the results of those that are
+    stored, by index.
     """
 
-    def __init__(
-        self, refusal: PartitionNotFound | OutOfOrderSequence, stored: dict[int, StoredFrame]
-    ) -> None:
+    def __init__(self, refusal: PartialRefusal, stored: dict[int, StoredFrame]) -> None:
         cause = "A leader lost what came before the rest"
         if isinstance(refusal, PartitionNotFound):
             cause = "The topic was created again with fewer partitions"
+        elif isinstance(refusal, LanesChanged):
+            cause = "The topic got other lanes meanwhile"
         super().__init__(
             f"only a part of this is stored: {refusal.detail}. {cause};"
             " send the rest with a new producer"

@@ -18,6 +18,7 @@ import msgspec
 
 from goq import limits
 from goq.client.arguments import message_bytes
+from goq.client.delivery_options import TopicPublishSettings
 from goq.frame.encoder import Columns, add_delivery_columns
 from goq.frame.hashes import dedup_partition_of, partition_of
 from goq.model import Header, Message, has_delivery_options
@@ -123,13 +124,18 @@ class MessageBatch:
             if column is not None:
                 del column[len(self.values) :]
 
+    @property
+    def has_lanes(self) -> bool:
+        """Whether a message names its lane."""
+        return self.delivery is not None and any(m.lane is not None for m in self.delivery)
+
     def divide(
-        self, partitions: int, *, keyless_to: int, default_lane: int = 0
+        self, partitions: int, *, keyless_to: int, topic: TopicPublishSettings
     ) -> list[PartitionShare]:
         """Return the shares of a topic's partitions, in the order of their first messages.
 
         Messages without a key go to ``keyless_parts`` partitions, the first being ``keyless_to``.
-        ``default_lane`` is the lane of messages that name none.
+        The ``topic`` numbers the lanes. Raises ``InvalidInput`` for one that it does not have.
         """
         self._drop_valueless()
         if self.keys is None and self.partitions is None and self.delivery is None:
@@ -138,9 +144,9 @@ class MessageBatch:
         for position, partition in enumerate(self._destinations(partitions, keyless_to)):
             places.setdefault(partition, []).append(position)
         if len(places) == 1:
-            return [self.whole(next(iter(places)), default_lane=default_lane)]
+            return [self.whole(next(iter(places)), topic=topic)]
         return [
-            PartitionShare(partition, positions, self._columns_of(positions, default_lane))
+            PartitionShare(partition, positions, self.columns_of(positions, topic))
             for partition, positions in places.items()
         ]
 
@@ -167,7 +173,7 @@ class MessageBatch:
         """Return shares with as many consecutive messages each."""
         parts = self.keyless_parts(partitions)
         if parts == 1:
-            return [self.whole(first)]
+            return [self.whole(first, topic=TopicPublishSettings())]
         bounds = [part * len(self) // parts for part in range(parts + 1)]
         return [
             PartitionShare(
@@ -183,12 +189,12 @@ class MessageBatch:
             if start < end
         ]
 
-    def whole(self, partition: int, *, default_lane: int = 0) -> PartitionShare:
-        """Return all messages as the share of one partition."""
+    def whole(self, partition: int, *, topic: TopicPublishSettings) -> PartitionShare:
+        """Return all messages as the share of one partition, as :meth:`divide`."""
         self._drop_valueless()
         columns = Columns(self.values, self.keys, self.headers)
         if self.delivery is not None:
-            columns = add_delivery_columns(columns, self.delivery, default_lane)
+            columns = _add_delivery(columns, self.delivery, topic)
         return PartitionShare(partition, range(len(self.values)), columns)
 
     def _destinations(self, partitions: int, keyless_to: int) -> list[int]:
@@ -210,7 +216,8 @@ class MessageBatch:
             for named, hashed in zip(self.partitions, by_key, strict=True)
         ]
 
-    def _columns_of(self, positions: list[int], default_lane: int) -> Columns:
+    def columns_of(self, positions: Sequence[int], topic: TopicPublishSettings) -> Columns:
+        """Return the messages at some positions, as :meth:`divide`."""
         keys = None if self.keys is None else _pick(self.keys, positions)
         headers = None if self.headers is None else _pick(self.headers, positions)
         if keys is not None and keys.count(None) == len(keys):
@@ -218,7 +225,7 @@ class MessageBatch:
         columns = Columns(_pick(self.values, positions), keys, headers)
         if self.delivery is None:
             return columns
-        return add_delivery_columns(columns, _pick(self.delivery, positions), default_lane)
+        return _add_delivery(columns, _pick(self.delivery, positions), topic)
 
 
 def batches_of(
@@ -238,7 +245,13 @@ def batches_of(
     return batches
 
 
-def _pick(column: list[Any], positions: list[int]) -> list[Any]:
+def _add_delivery(
+    columns: Columns, messages: Sequence[Message], topic: TopicPublishSettings
+) -> Columns:
+    return add_delivery_columns(columns, topic.numbered(messages), topic.default_lane)
+
+
+def _pick(column: list[Any], positions: Sequence[int]) -> list[Any]:
     if len(positions) == 1:
         return [column[positions[0]]]
     return list(itemgetter(*positions)(column))

@@ -12,6 +12,7 @@ from goq import limits
 from goq.api.codec.large_publish import LARGE_BYTES, decode_large_publish
 from goq.api.codec.request import (
     KEYS_BYTES_MAX,
+    LANES,
     check_json,
     decode_json,
     duration_ms,
@@ -23,7 +24,8 @@ from goq.broker.runtime.disposal import dispose
 from goq.broker.topic.publisher import RoutedMessage
 from goq.clock import TimeSlice
 from goq.config.topic import TopicSettings
-from goq.errors import InvalidInput, TooLarge
+from goq.config.types import lanes
+from goq.errors import InvalidInput, LanesChanged, TooLarge
 from goq.frame.hashes import dedup_hash
 from goq.frame.header import Attribute
 from goq.frame.validation import check_delivery, check_frame
@@ -33,6 +35,7 @@ from goq.model import Acks, Header, Message, check_dedup_text, check_message, de
 from goq.units import format_duration_ms, is_by_clock
 
 _PARTITION_BYTES = 4
+_LANES = LANES.lower()
 FRAMES_PER_REQUEST_MAX = limits.PARTITIONS_PER_TOPIC_MAX
 RAW_BYTES_PER_REQUEST_MAX = 2 * limits.BODY_BYTES_MAX
 """Maximum size of all frames of a request after decompression."""
@@ -275,6 +278,17 @@ def _from_base64(text: str, field: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInput(f"not base64: {error}", field=field) from None
+
+
+def check_lanes(request: Request, settings: TopicSettings) -> None:
+    """Raise ``LanesChanged`` if frames have the lanes of other settings."""
+    written = request.headers.get(_LANES)
+    if written is not None and written != lanes.format(settings.lanes):
+        raise LanesChanged(
+            f"the lanes of the topic are {lanes.format(settings.lanes)}, and those of the request"
+            f" {written[:80]}: ask for the topic's settings, and number the lanes by them",
+            field=LANES,
+        )
 
 
 def decode_frames(body: bytes, settings: TopicSettings, now_ms: int) -> list[tuple[int, FrameView]]:

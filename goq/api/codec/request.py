@@ -39,6 +39,8 @@ KEYS_BYTES_MAX = 512
 CLIENT_ID = "Goq-Client-Id"
 """The header with the id that a client gives itself."""
 _CLIENT_ID = CLIENT_ID.lower()
+LANES = "Goq-Lanes"
+"""The header with the lanes by which the sender of frames has numbered them."""
 _SETTING_CHARS_MAX = 100
 _LONG_SETTINGS = ("priority.lanes", "priority.weights", "sqs", "tenants.weights")
 """Settings whose kinds bound them."""

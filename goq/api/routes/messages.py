@@ -12,6 +12,7 @@ from goq.api.codec.negotiation import wants_frames
 from goq.api.codec.publish_answer import PublishAnswer, answer_tail, frames_answer
 from goq.api.codec.publish_request import (
     CHECKED_AT_ONCE_BYTES,
+    check_lanes,
     decode_frames,
     decode_messages,
     decode_small,
@@ -20,6 +21,7 @@ from goq.api.codec.publish_request import (
 )
 from goq.api.codec.request import (
     CLIENT_ID,
+    LANES,
     duration_ms,
     media_type,
     parse_client_id,
@@ -110,13 +112,17 @@ class MessageRoutes:
                     "invalid_input",
                     "invalid_frame",
                     "too_large",
+                    "lanes_changed",
                     "out_of_order_sequence",
                     "producer_fenced",
                     "storage_full",
                     "quota_exceeded",
                     "node_full",
                 ),
-                headers=(Parameter(CLIENT_ID, "what the producer calls itself"),),
+                headers=(
+                    Parameter(CLIENT_ID, "what the producer calls itself"),
+                    Parameter(LANES, "of frames: refuse if the topic has other lanes"),
+                ),
                 takes_frames=True,
                 is_brief=True,
                 needs=PUBLISH,
@@ -176,6 +182,7 @@ class MessageRoutes:
         """Publish frames; begin at once with the only frame of a small request to a ``topic``."""
         if topic is None or len(request.body) > CHECKED_AT_ONCE_BYTES:
             return self._publish_frames(request, name)
+        check_lanes(request, topic.settings)
         frames = decode_frames(request.body, topic.settings, self._broker.clock.wall_ms())
         if len(frames) == 1:
             count = frames[0][1].header.message_count
@@ -205,6 +212,7 @@ class MessageRoutes:
         if request.principal is not None and request.principal.quotas:
             await self._usage.admit_frames(request.principal, [view for _, view in frames])
         topic = topic or await self._create(name)
+        check_lanes(request, topic.settings)
         stored_frames = await topic.publisher.publish_frames(frames, client_id, acks=acks)
         return await frames_answer(self._published(topic, [], acks), stored_frames)
 

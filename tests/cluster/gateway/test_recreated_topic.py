@@ -1,7 +1,8 @@
-"""Clients that publish or consume while their topic is made again, with fewer partitions."""
+"""Clients that publish or consume while their topic is made again, or gets other lanes."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -60,6 +61,27 @@ def test_frames_for_partitions_that_are_gone_are_told_with_words(
         assert isinstance(raised.value, PartlyStored)
         assert set(raised.value.stored) <= set(range(AFTER))
         assert stored(client, topic) == [b"v"] * len(raised.value.stored)
+
+
+def test_a_named_lane_keeps_its_meaning_while_all_nodes_learn_of_other_lanes(
+    cluster: RunningCluster, topic: str
+) -> None:
+    orders = [["a", "b", "c"], ["c", "a", "b"], ["b", "c", "a"]] * 3
+    expected: dict[bytes, int] = {}
+    with (
+        Client([node.url for node in cluster.nodes]) as client,
+        Client(cluster.by_name["n2"].url) as admin,
+    ):
+        for number, order in enumerate(orders):
+            admin.alter_topic(topic, settings={"priority.lanes": ",".join(order)})
+            with client.producer(topic) as producer:
+                for key, name in itertools.product(range(12), order):
+                    value = b"%d-%d-%s" % (number, key, name.encode())
+                    producer.send(value, key=b"k%d" % key, priority=name)
+                    expected[value] = order.index(name)
+        found = [(one.value, orders[-1].index(one.priority)) for one in client.read_log(topic)]
+    assert len(found) == len(expected)
+    assert dict(found) == expected
 
 
 @pytest.mark.parametrize("is_pattern", [False, True])

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from goq.client.delivery_options import TopicPublishSettings
 from goq.client.message_batch import MessageBatch, batches_of
 from goq.client.messages import PublishedBatch, PublishedRun, joined
 from goq.client.protocol import frames as wire
@@ -76,7 +77,7 @@ def test_a_batch_is_divided_by_keys_and_loses_nothing() -> None:
     for message in messages[50:]:
         batch.add(message, 1)
     whole = [*messages[:50], Message(b"v1"), Message(b"v2"), *messages[50:]]
-    shares = batch.divide(4, keyless_to=2)
+    shares = batch.divide(4, keyless_to=2, topic=TopicPublishSettings())
     positions = list(itertools.chain.from_iterable(share.positions for share in shares))
     assert sorted(positions) == list(range(102))
     assert [share.positions[0] for share in shares] == sorted(s.positions[0] for s in shares)
@@ -97,7 +98,10 @@ def test_named_partitions_win_over_keys() -> None:
     batch.add(Message(b"a", b"k"), 1)
     batch.add(Message(b"b", b"k"), 1, partition=3)
     batch.add_values([b"c"], 1)
-    found = {s.partition: list(s.positions) for s in batch.divide(4, keyless_to=1)}
+    found = {
+        s.partition: list(s.positions)
+        for s in batch.divide(4, keyless_to=1, topic=TopicPublishSettings())
+    }
     assert found.pop(3)[-1] == 1 or partition_of(b"k", 4) == 3
     assert found[1][-1] == 2
 

@@ -19,15 +19,22 @@ from goq.client._async.http import Http
 from goq.client._async.log.partition_reader import LogRange, read
 from goq.client._async.log.replay_reader import read_replay
 from goq.client._async.log.topic_reader import OnDamage
-from goq.client._async.publish.frame_publisher import post_frames
+from goq.client._async.publish.frame_publisher import PublishTerms, post_frames
 from goq.client.arguments import message_bytes
-from goq.client.delivery_options import TopicPublishSettings, lanes_of
+from goq.client.delivery_options import TopicPublishSettings
 from goq.client.message_batch import MessageBatch
 from goq.client.messages import LogMessage
 from goq.client.protocol import routes
 from goq.client.protocol.answers import ProducerAnswer, TopicAnswer, read_answer
 from goq.client.replay_plan import CopyPlan, Replay, origin_of
-from goq.errors import Conflict, InvalidInput, OutOfOrderSequence, TimedOut, TopicNotFound
+from goq.errors import (
+    Conflict,
+    InvalidInput,
+    LanesChanged,
+    OutOfOrderSequence,
+    TimedOut,
+    TopicNotFound,
+)
 from goq.frame.encoder import ProducerMark, encode_frame
 from goq.model import check_message
 
@@ -99,8 +106,8 @@ class TopicCopy:
             try:
                 await self._copy()
                 return
-            except (_Overtaken, OutOfOrderSequence, TimedOut, TopicNotFound):
-                # another run was faster, perhaps in a part, or the target was created again
+            except (_Overtaken, OutOfOrderSequence, LanesChanged, TimedOut, TopicNotFound):
+                # another run was faster, perhaps in a part, or the target is another one now
                 await self._ask_topics()
                 self.known = min(self.known, self._total())
                 overtaken = 0 if self._total() > before else overtaken + 1
@@ -119,7 +126,7 @@ class TopicCopy:
             TopicPublishSettings.of(source.settings).lanes,
             TopicPublishSettings.of(target.settings).lanes,
         )
-        self._target_id = target.id
+        self._terms = PublishTerms(topic_id=target.id, lanes=self._plan.target_lanes)
         await self._ask_reached()
 
     def _total(self) -> int:
@@ -214,7 +221,7 @@ class TopicCopy:
             await self._options.before_send(self._count)
         pairs = list(self._batches)
         frames = [self._frame(pair) for pair in pairs]
-        results = await post_frames(self._http, self._target, frames, topic_id=self._target_id)
+        results = await post_frames(self._http, self._target, frames, self._terms)
         stored = 0
         for pair, result in zip(pairs, results, strict=True):
             count = len(self._batches[pair])
@@ -234,8 +241,8 @@ class TopicCopy:
         source, target = pair
         sequence = self._reached.get(pair, _CopyProgress()).sequence
         mark = ProducerMark(self._replay.producer_id(self._target, source), 0, sequence)
-        lanes = lanes_of(self._plan.target_lanes)
-        share = self._batches[pair].whole(target, default_lane=lanes.default_lane)
+        lanes = TopicPublishSettings(self._plan.target_lanes)
+        share = self._batches[pair].whole(target, topic=lanes)
         return target, encode_frame(share.columns, producer=mark)
 
     def _forget_batches(self) -> None:

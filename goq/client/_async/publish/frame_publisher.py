@@ -8,21 +8,25 @@ Internal: the Spark sink, the replay into a topic and tests use it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from goq.client import results
 from goq.client._async.http import Http
 from goq.client._async.runtime import Worker
 from goq.client.cluster_map import TopicPartition
-from goq.client.errors import UNREADABLE, PartlyStored, unreadable
+from goq.client.errors import (
+    PARTIAL_REFUSALS,
+    UNREADABLE,
+    PartialRefusal,
+    PartlyStored,
+    unreadable,
+)
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import ProducerAnswer, read_answer
 from goq.errors import (
     GoqError,
     InvalidFrame,
-    OutOfOrderSequence,
-    PartitionNotFound,
     TopicExists,
     outcome_unknown,
     raise_failures,
@@ -30,6 +34,22 @@ from goq.errors import (
 
 if TYPE_CHECKING:
     from goq.client._async.client import AsyncClient
+
+
+class PublishTerms(NamedTuple):
+    """The terms on which a node stores frames.
+
+    With ``acks`` of ``leader`` it does not wait for its followers. It refuses frames if the topic
+    of this name has another id than ``topic_id`` (``TopicNotFound``), or other ``lanes`` than
+    these, written as its setting (``LanesChanged``).
+    """
+
+    acks: str | None = None
+    topic_id: str | None = None
+    lanes: str | None = None
+
+
+_NO_TERMS: Final = PublishTerms()
 
 
 class AsyncFramePublisher:
@@ -81,12 +101,9 @@ async def post_frames(
     http: Http,
     topic: str,
     frames: Sequence[tuple[int, bytes]],
-    acks: str | None = None,
-    topic_id: str = "",
+    terms: PublishTerms = _NO_TERMS,
 ) -> list[wire.StoredFrame]:
     """Store frames, each ``(partition, frame)``; return where each was stored, in order.
-
-    With a ``topic_id`` it raises ``TopicNotFound`` where the topic of this name has another id.
 
     Each leader gets one request. A refusal is raised only if all requests were refused: otherwise
     the error is ``TimedOut``, and some frames may be stored and others not; ``PartlyStored`` if the
@@ -94,9 +111,7 @@ async def post_frames(
     doubling.
     """
     by_leader = await _indexes_by_leader(http, topic, frames)
-    requests = [
-        _FramesRequest(http, topic, [frames[n] for n in ns], acks, topic_id) for ns in by_leader
-    ]
+    requests = [_FramesRequest(http, topic, [frames[n] for n in ns], terms) for ns in by_leader]
     if len(requests) == 1:
         return await requests[0].send()
     workers = [Worker(request.run) for request in requests[1:]]
@@ -114,9 +129,7 @@ async def post_frames(
         for index, stored in zip(indexes, request.stored, strict=True)
     }
     errors = [request.error for request in requests if request.error is not None]
-    refusals = [
-        error for error in errors if isinstance(error, PartitionNotFound | OutOfOrderSequence)
-    ]
+    refusals = [error for error in errors if isinstance(error, PARTIAL_REFUSALS)]
     if stored_by_index and refusals and len(refusals) == len(errors):
         raise PartlyStored(refusals[0], stored_by_index)
     raise_failures([request.error for request in requests])
@@ -124,15 +137,15 @@ async def post_frames(
 
 
 async def post_singly(
-    http: Http, topic: str, frames: Sequence[tuple[int, bytes]], acks: str | None = None
+    http: Http, topic: str, frames: Sequence[tuple[int, bytes]], terms: PublishTerms
 ) -> list[wire.StoredFrame]:
     """Do as :func:`post_frames` with one request for each frame: it is known which are refused."""
     stored: dict[int, wire.StoredFrame] = {}
-    refusals: list[PartitionNotFound | OutOfOrderSequence] = []
+    refusals: list[PartialRefusal] = []
     for index, frame in enumerate(frames):
         try:
-            [stored[index]] = await post_frames(http, topic, [frame], acks)
-        except (PartitionNotFound, OutOfOrderSequence) as error:
+            [stored[index]] = await post_frames(http, topic, [frame], terms)
+        except PARTIAL_REFUSALS as error:
             refusals.append(error)
         except GoqError as error:
             raise outcome_unknown(error) if stored else error from None
@@ -163,15 +176,14 @@ class _FramesRequest:
         http: Http,
         topic: str,
         frames: Sequence[tuple[int, bytes]],
-        acks: str | None,
-        topic_id: str,
+        terms: PublishTerms,
     ) -> None:
         self.stored: list[wire.StoredFrame] = []
         self.error: Exception | None = None
         self._http = http
         self._topic = topic
         self._frames = frames
-        self._query = {"acks": acks, "topic_id": topic_id or None}
+        self._terms = terms
 
     async def run(self) -> None:
         """Send the frames; keep the result or the error."""
@@ -182,14 +194,17 @@ class _FramesRequest:
 
     async def send(self) -> list[wire.StoredFrame]:
         """Send the frames; return where each was stored."""
+        terms = self._terms
+        target = routes.messages(self._topic)
         answer = await self._http.request(
             "POST",
-            routes.query(routes.messages(self._topic), **self._query),
+            routes.query(target, acks=terms.acks, topic_id=terms.topic_id),
             b"".join([piece for placed in self._frames for piece in wire.place(*placed)]),
             content_type=routes.FRAMES,
             repeatable=True,
             is_publish=True,
             partition=TopicPartition(self._topic, self._frames[0][0]) if self._frames else None,
+            extra=() if terms.lanes is None else [(b"Goq-Lanes", terms.lanes.encode())],
         )
         try:
             return wire.decode_published(answer.body, len(self._frames))

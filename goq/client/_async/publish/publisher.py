@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from goq.client._async.http import Http
-from goq.client._async.publish.frame_publisher import post_frames, post_singly
+from goq.client._async.publish.frame_publisher import PublishTerms, post_frames, post_singly
+from goq.client._async.runtime import sleep
 from goq.client.delivery_options import PLAIN, DeliveryOptions, NodeClock, TopicPublishSettings
 from goq.client.errors import PartlyStored
 from goq.client.message_batch import MessageBatch, PartitionShare
@@ -21,11 +22,15 @@ from goq.client.messages import PublishedBatch, PublishedRun
 from goq.client.protocol import frames as wire
 from goq.client.protocol import routes
 from goq.client.protocol.answers import TopicAnswer, read_answer
+from goq.client.retry import RetryAttempts, answered
 from goq.errors import (
     InvalidInput,
+    LanesChanged,
     OutOfOrderSequence,
     PartitionNotFound,
     TimedOut,
+    Unavailable,
+    outcome_unknown,
 )
 from goq.frame.encoder import ProducerMark
 from goq.frame.one_value import encode_batch
@@ -34,11 +39,15 @@ from goq.units import parse_time_us
 
 
 class _Division(NamedTuple):
-    """A batch as frames, with the sequences that follow them: the same bytes on every attempt."""
+    """A batch as frames, with their first sequences: the same on every attempt.
+
+    ``lanes`` are those that the frames number lanes by, None if no message names one.
+    """
 
     shares: Sequence[PartitionShare]
     frames: Sequence[tuple[int, bytes]]
     first_sequences: Mapping[int, int]
+    lanes: str | None
     stored: Sequence[PublishedRun] = ()
     """The part that is stored, while the rest is sent to other partitions."""
 
@@ -125,31 +134,78 @@ class Publisher:
     async def _divide(self, batch: MessageBatch, *, compress: bool = False) -> _Division:
         if self._partition is None or batch.delivery is not None:
             await self.partitions()
-        lane = self._target.default_lane
         if self._partition is not None:
-            shares = [batch.whole(self._partition, default_lane=lane)]
+            shares = [batch.whole(self._partition, topic=self._target)]
         else:
             count = await self.partitions()
             self._turn = (self._turn + 1) % count
-            shares = batch.divide(count, keyless_to=self._turn, default_lane=lane)
+            shares = batch.divide(count, keyless_to=self._turn, topic=self._target)
             self._turn += batch.keyless_parts(count) - 1
         if not self._is_outcome_known:
             self._producer_id = random.getrandbits(64) or 1
+        frames = self._encoded(shares, self._sequences, compress=compress)
+        self._is_outcome_known = False
+        lanes = self._target.lanes if batch.has_lanes else None
+        return _Division(shares, frames, self._sequences, lanes)
+
+    def _encoded(
+        self,
+        shares: Sequence[PartitionShare],
+        first_sequences: Mapping[int, int],
+        *,
+        compress: bool = False,
+    ) -> list[tuple[int, bytes]]:
         frames: list[tuple[int, bytes]] = []
         for share in shares:
-            sequence = self._sequences.get(share.partition, 0)
+            sequence = first_sequences.get(share.partition, 0)
             mark = ProducerMark(self._producer_id, 0, sequence)
             frame = encode_batch(share.columns, mark, compress=compress)
             frames.append((share.partition, frame))
-        self._is_outcome_known = False
-        return _Division(shares, frames, self._sequences)
+        return frames
 
     async def send(self, job: PreparedBatch) -> PublishedBatch:
         """Send a batch, with retries; return where its messages were stored.
 
         If the topic was recreated with fewer partitions, or a leader has lost what it had of this
-        producer, what is not stored is divided again, and sent as by a new producer.
+        producer, what is not stored is divided again, and sent as by a new producer. If the topic
+        has got other lanes, the batch is sent under the same sequences, with their numbers.
         """
+        attempts = self._http.attempts()
+        while True:
+            try:
+                return await self._send(job)
+            except LanesChanged:
+                pass
+            except PartlyStored as error:
+                if not isinstance(error.refusal, LanesChanged):
+                    raise
+                job.is_doubtful = True
+            pause_s = await self._number_lanes(job, attempts)
+            if pause_s:
+                await sleep(pause_s)
+
+    async def _number_lanes(self, job: PreparedBatch, attempts: RetryAttempts) -> float:
+        """Number the lanes of a batch anew, by the topic's; return how long to wait then."""
+        before = job.division.lanes
+        await self.partitions(anew=True)
+        if self._target.lanes == before:  # a node has not heard of the change yet
+            disagree = Unavailable(f"nodes tell different lanes of {self.topic}")
+            pause_s = attempts.pause_s(answered(disagree), repeatable=True)
+            if pause_s is None:
+                raise outcome_unknown(disagree) if job.is_doubtful else disagree
+            return pause_s
+        try:
+            shares = [
+                share._replace(columns=job.batch.columns_of(share.positions, self._target))
+                for share in job.division.shares
+            ]
+        except InvalidInput as error:
+            raise outcome_unknown(error) if job.is_doubtful else error from None
+        frames = self._encoded(shares, job.division.first_sequences)
+        job.division = job.division._replace(shares=shares, frames=frames, lanes=self._target.lanes)
+        return 0
+
+    async def _send(self, job: PreparedBatch) -> PublishedBatch:
         try:
             return await self._post(job)
         except InvalidInput:
@@ -159,6 +215,8 @@ class Publisher:
             stored = error.stored if isinstance(error, PartlyStored) else {}
             refusal = error.refusal if isinstance(error, PartlyStored) else error
             is_chosen = self._partition is not None or job.batch.partitions is not None
+            if isinstance(refusal, LanesChanged):
+                raise
             if is_chosen and isinstance(refusal, PartitionNotFound):
                 raise
         except TimedOut:
@@ -184,7 +242,8 @@ class Publisher:
         division = job.division
         asked_us = self._clock.monotonic_us()
         post = post_singly if job.is_doubtful else post_frames
-        stored = await post(self._http, self.topic, division.frames, self._acks)
+        terms = PublishTerms(self._acks, lanes=division.lanes)
+        stored = await post(self._http, self.topic, division.frames, terms)
         runs = list(division.stored)
         sequences = dict(division.first_sequences)
         for share, result in zip(division.shares, stored, strict=True):
