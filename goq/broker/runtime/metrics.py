@@ -121,7 +121,10 @@ class TopicStats(TopicCounts):
 
 
 class WriteTimes(Histogram):
-    """The durations of writes with their syncs; slow ones are logged, one a log and period."""
+    """The durations of writes with their syncs; a slow one is logged, one a period.
+
+    All logs share a disk, so one that is slow is no news of each of a thousand logs.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +135,7 @@ class WriteTimes(Histogram):
         self.observe(seconds)
         if seconds < limits.SLOW_WRITE_S:
             return
-        left_out = self._throttle.admit(log, now_s)
+        left_out = self._throttle.admit("slow", now_s)
         if left_out is not None:
             more = f" ({left_out} more before)" if left_out else ""
             _log.warning("a write to %s took %.1f s: the disk is slow%s", log, seconds, more)
