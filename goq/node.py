@@ -32,7 +32,8 @@ from goq.http.server import HttpServer, check_bindable
 from goq.http.tls.certificate_expiry import expiry_s
 from goq.http.tls.server_certificate import ServerCertificate
 from goq.storage.data_dir_lock import DataDirLock
-from goq.storage.disk import Disk, RealDisk, connections_max
+from goq.storage.disk import Disk, RealDisk
+from goq.storage.disk.open_files import connections_max
 from goq.storage.disk_space import DiskSpace, SpaceState
 from goq.storage.journal.journal import JOURNAL_DIR
 

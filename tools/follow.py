@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(50, 124), "receive": Bounds(64, 220), "ack": Bounds(45, 101)}
+BOUNDS = {"publish": Bounds(51, 131), "receive": Bounds(65, 228), "ack": Bounds(46, 108)}
 
 
 class Path_(NamedTuple):

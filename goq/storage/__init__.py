@@ -3,8 +3,7 @@
 Storage is synchronous and has no network. Only ``disk`` touches data files. The other modules
 decide what is written where, and what bytes on disk mean.
 
-disk_protocol  the disk, as a parameter of all storage
-disk           the real disk, with an LRU of descriptors
+disk           the disk, a parameter of all storage, and the real one with its LRU of descriptors
 disk_space     the room on the disk, and the reserve for when there is none
 data_dir_lock  the lock of a data directory
 journal        one write and one sync for what a turn appends to any log

@@ -17,8 +17,7 @@ from goq.backup.place import BackupPlace
 from goq.backup.restore import RestoreOrder, restore
 from goq.errors import CorruptData, UnsupportedFormat
 from goq.storage.data_dir_lock import check_format
-from goq.storage.disk import RealDisk
-from goq.storage.disk_protocol import File
+from goq.storage.disk import File, RealDisk
 from goq.storage.verification import verify_data_dir
 
 NEWEST = RestoreOrder()

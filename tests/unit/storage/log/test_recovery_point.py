@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from goq.storage.disk import OpenFiles, RealDisk
+from goq.storage.disk import RealDisk
+from goq.storage.disk.open_files import OpenFiles
 from goq.storage.log.recovery_point import (
     NO_MARK,
     Checkpoint,

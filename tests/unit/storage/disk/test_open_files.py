@@ -12,13 +12,8 @@ from pathlib import Path
 import pytest
 
 from goq.errors import ResourcesExhausted
-from goq.storage.disk import (
-    OpenFiles,
-    RealDisk,
-    connections_max,
-    is_temporary,
-    open_files_max,
-)
+from goq.storage.disk import RealDisk, is_temporary
+from goq.storage.disk.open_files import OpenFiles, connections_max, open_files_max
 from goq.storage.log.log import Log
 from tests.support.storage.logs import append, frame_of, read_all
 

@@ -10,7 +10,8 @@ from random import Random
 
 import pytest
 
-from goq.storage.disk import OpenFiles, RealDisk, is_full, is_temporary
+from goq.storage.disk import RealDisk, is_full, is_temporary
+from goq.storage.disk.open_files import OpenFiles
 
 
 class Recorder:

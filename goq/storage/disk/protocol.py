@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 
+class NotCached(Exception):
+    """The bytes are on disk but not in memory, and a read would block."""
+
+
 class File(Protocol):
     """A file open for writing."""
 
