@@ -18,7 +18,7 @@ from typing import NamedTuple
 from goq import limits
 from goq.broker.group.membership import GroupHost, GroupMembers, MembershipTimers
 from goq.clock import Clock
-from goq.delivery.group.group import member_id
+from goq.delivery.group.lease import member_id
 from goq.errors import Conflict, InvalidInput, MemberNotFound, TooLarge, TooManyRequests
 from goq.units import format_duration_ms
 

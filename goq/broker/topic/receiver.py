@@ -25,7 +25,7 @@ from goq.broker.topic.ready_partitions import ReadyPartitions
 from goq.broker.topic.topic_leases import Leased, ReceiveRequest, ReturnLease, TopicLeases
 from goq.broker.topic.waiters import LogReaders, Waiters
 from goq.config.topic import EffectiveSettings, Ordering
-from goq.delivery.group.group import member_id
+from goq.delivery.group.lease import member_id
 from goq.errors import GoqError, TimedOut, raise_failures
 
 _PASS_ON_S = 0.2

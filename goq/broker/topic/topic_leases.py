@@ -23,7 +23,7 @@ from goq.broker.topic.ready_partitions import ReadyPartitions
 from goq.broker.topic.stream_credit import CreditAccount
 from goq.broker.topic.waiters import Waiters
 from goq.config.topic import EffectiveSettings, Ordering
-from goq.delivery.group.group import member_id
+from goq.delivery.group.lease import member_id
 from goq.delivery.selection.redelivery import RetryRule
 from goq.errors import GoqError
 

@@ -13,43 +13,18 @@ them when messages are leased, :meth:`Group.restore_attributes` when the state w
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import msgspec
-
 from goq import limits
 from goq.delivery.events.event import Range, Span
-from goq.delivery.group.attempt_ranges import AttemptRange, AttemptRanges, Retries
+from goq.delivery.group.attempt_ranges import AttemptRange, Retries
 from goq.delivery.group.key_locks import KeyLocks, MessageAttributes
+from goq.delivery.group.lease import Lease, LeaseDeadlines
 from goq.delivery.group.offset_set import NO_CEILING, OffsetSet
 from goq.delivery.group.tenant_cap import TenantCap
 
 DEFAULT_LANE = -1
-_ENTRIES_MIN = 64
-
-
-class Lease(msgspec.Struct):
-    """Messages that one consumer holds; each range has its own deadline."""
-
-    token: int
-    consumer: str
-    session_id: str = ""
-    parts: AttemptRanges = msgspec.field(default_factory=AttemptRanges)
-
-    @property
-    def member(self) -> str:
-        """The member that holds it, see :func:`member_id`."""
-        return member_id(self.consumer, self.session_id)
-
-
-def member_id(consumer: str, session_id: str) -> str:
-    """Return the id of a member: its name, and its session if it has one.
-
-    No member's name has a slash.
-    """
-    return f"{consumer}/{session_id}" if session_id else consumer
 
 
 class GroupScheduler(Protocol):
@@ -84,7 +59,7 @@ class Group:
         """The number of leased messages of each tenant."""
         self.scheduler: GroupScheduler | None = None
         """The group's reader of the ready queues; None before the first receive."""
-        self._deadlines = _LeaseDeadlines()
+        self._deadlines = LeaseDeadlines()
 
     @property
     def end_offset(self) -> int | None:
@@ -479,43 +454,3 @@ def _lanes_of(attributes: Mapping[int, MessageAttributes]) -> Callable[[int], in
         return DEFAULT_LANE if found is None else found.lane
 
     return lane_of
-
-
-class _LeaseDeadlines:
-    """A heap of deadlines and lease tokens, earliest first.
-
-    Entries are never removed but become stale; the group checks each that comes up. The heap is
-    rebuilt from the live leases when they are fewer than half of it, so that a long visibility
-    timeout cannot fill memory with entries of settled leases.
-    """
-
-    __slots__ = ("_heap",)
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
-
-    def add(self, time_ms: int, token: int, live: Mapping[int, Lease]) -> None:
-        """Add an entry; ``live`` are the leases that the group has."""
-        if len(self._heap) > 2 * len(live) + _ENTRIES_MIN:
-            self.rebuild(live)
-        heapq.heappush(self._heap, (time_ms, token))
-
-    def rebuild(self, live: Mapping[int, Lease]) -> None:
-        """Replace all entries by those of the live leases."""
-        earliest = ((lease.parts.earliest_ms(), lease.token) for lease in live.values())
-        self._heap = [(time_ms, token) for time_ms, token in earliest if time_ms is not None]
-        heapq.heapify(self._heap)
-
-    def pop_due(self, now_ms: int) -> int | None:
-        """Remove the earliest entry if its time has come, and return its token."""
-        if self._heap and self._heap[0][0] <= now_ms:
-            return heapq.heappop(self._heap)[1]
-        return None
-
-    def next_ms(self) -> int | None:
-        """Return a time at or before the earliest live deadline, None if there is none."""
-        return self._heap[0][0] if self._heap else None
-
-    def clear(self) -> None:
-        """Remove all entries."""
-        self._heap.clear()

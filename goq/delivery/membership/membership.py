@@ -9,7 +9,7 @@ always in the same way. A new member, a partition that goes back to its owner, a
 restart left behind are the same case. Partitions that do not move are not interrupted.
 
 A member is a session: a name, and the id of a loop or connection unless the name alone is meant.
-Members go by their ids here (:func:`~goq.delivery.group.group.member_id`), and so do their leases.
+Members go by their ids here (:func:`~goq.delivery.group.lease.member_id`), and so do their leases.
 
 Times are arguments, in milliseconds of a clock that is never set. :meth:`Membership.tick` evicts a
 member without a sign of life for its session timeout and without open receives or streams.

@@ -13,7 +13,7 @@ from goq.broker.partition.leases import LeasedBatch, MessagesNotCached, MustRepe
 from goq.broker.topic.ready_partitions import ReadyPartitions
 from goq.broker.topic.topic_leases import Leased, ReceiveRequest, TopicLeases
 from goq.config.topic import Ordering
-from goq.delivery.group.group import member_id
+from goq.delivery.group.lease import member_id
 from goq.delivery.selection.redelivery import RetryRule
 from goq.errors import PartitionOffline, StorageFailed
 
