@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(51, 131), "receive": Bounds(65, 228), "ack": Bounds(46, 108)}
+BOUNDS = {"publish": Bounds(52, 132), "receive": Bounds(67, 230), "ack": Bounds(48, 109)}
 
 
 class Path_(NamedTuple):

@@ -54,7 +54,7 @@ class JournalClock(Protocol):
 
 
 class JournaledLog(Protocol):
-    """An open log that commits through the journal."""
+    """The file of an open log that commits through the journal."""
 
     @property
     def synced_mark(self) -> JournalMark:

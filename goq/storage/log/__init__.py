@@ -1,6 +1,7 @@
 """An append-only log of frames, as segments in a directory.
 
 log                the log: append, roll, truncate, delete
+active_file        the file that grows, and what of it is durable, under one lock
 segment            one file of the log, its generations, the batch that a commit writes
 segment_files      which files of a directory are segments, and which were left behind
 rewrite_history    up to where segments were written again

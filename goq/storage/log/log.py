@@ -9,14 +9,12 @@ A failed write leaves the log unchanged. A failed sync closes the log for writin
 content of the disk is then unknown. It allows no retry and no acknowledgement until the log is
 opened again.
 
-Longer than other modules: all steps that may change the end of a log share its lock and its order.
+Longer than other modules: all steps that may change the end of a log share its order.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,13 +25,13 @@ from goq import limits
 from goq.config.topic import Fsync
 from goq.errors import ResourcesExhausted, StorageFailed, StorageFull
 from goq.storage.column_index.block import SegmentPosition
-from goq.storage.compaction.checkpoint import forget_checkpoint
-from goq.storage.disk import Disk, File, is_full, is_temporary
+from goq.storage.disk import Disk, is_full, is_temporary
 from goq.storage.journal.journal import NodeJournal
 from goq.storage.journal.record import ENTRY_BYTES, EncodedEntry, encode_entry
+from goq.storage.log.active_file import ActiveFile
 from goq.storage.log.reader import LogReader
 from goq.storage.log.recovery import RecoveredLog, recover
-from goq.storage.log.recovery_point import NO_MARK, Checkpoint, DurableEnd, JournalMark
+from goq.storage.log.recovery_point import NO_MARK, DurableEnd, JournalMark
 from goq.storage.log.rewrite_history import RewriteHistory
 from goq.storage.log.segment import Segment, WriteBatch
 from goq.storage.log.sparse_index import IndexEntry
@@ -69,23 +67,15 @@ class Log:
         self.config = config
         self.truncated_bytes = found.truncated_bytes
         self.scanned_bytes = found.scanned_bytes
-        self.failed: str | None = None
         self._disk = disk
-        self._recovery_point = found.recovery_point
-        self._bytes_since_checkpoint = 0
         self._rolled: Segment | None = None  # created on disk, but its first write failed
         self.reader = LogReader(disk, found.segments, found.damage)
         self.rewrites = RewriteHistory(found.segments)
-        self._file: File = disk.open(self.active.path)
+        self.file = ActiveFile(directory, disk, self.active.path, found.recovery_point)
         self._journal = journal
         self._journal_path = "" if journal is None else journal.path_of(directory)
-        self._last_mark = found.recovery_point.journal_mark
-        self._written_end = found.recovery_point.durable  # of complete batches, synced or not
-        self._is_unsynced = False  # it has frames that neither a sync nor the journal covers
-        self._is_closed = False
-        self._sync_lock = threading.RLock()  # of the file's identity and of the recovery point
         if journal is not None:
-            journal.attach(directory, self)
+            journal.attach(directory, self.file)
 
     @classmethod
     def open(
@@ -153,9 +143,13 @@ class Log:
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
-    def synced_mark(self) -> JournalMark:
-        """The mark up to which segments and recovery point have everything, synced."""
-        return self._recovery_point.synced_mark
+    def failed(self) -> str | None:
+        """Why the log takes no more writes until it is opened again; None while it does."""
+        return self.file.failed
+
+    @failed.setter
+    def failed(self, reason: str | None) -> None:
+        self.file.failed = reason
 
     @property
     def damage(self) -> list[Damage]:
@@ -167,8 +161,8 @@ class Log:
 
         The batch starts a new segment when the active one is full or old enough, or with ``roll``.
         """
-        if self.failed:
-            raise StorageFailed(self.failed)
+        if self.file.failed:
+            raise StorageFailed(self.file.failed)
         active, config = self.active, self.config
         if self._rolled is not None:
             return WriteBatch(self._rolled, segment_bytes=config.segment_bytes)
@@ -203,7 +197,7 @@ class Log:
             try:
                 mark = self._journal.commit([entry])
             except StorageFailed as error:
-                self.failed = str(error)
+                self.file.failed = str(error)
                 raise
             if mark is not None:
                 self.on_journaled(batch, mark)
@@ -221,9 +215,9 @@ class Log:
             self._journal is not None
             and self.config.fsync is Fsync.ALWAYS
             and batch.rolls_from is None
-            and not self._is_unsynced
+            and not self.file.is_unsynced
             and size_bytes <= limits.JOURNAL_ENTRY_BYTES_MAX
-            and self._bytes_since_checkpoint + size_bytes < limits.CHECKPOINT_INTERVAL_BYTES
+            and self.file.bytes_since_checkpoint + size_bytes < limits.CHECKPOINT_INTERVAL_BYTES
             and not (columns is not None and columns.is_block_full)
             and self._journal.has_room_for(size_bytes + _JOURNAL_HEAD_BYTES_MAX)
         )
@@ -233,74 +227,41 @@ class Log:
 
         Raises as :meth:`write`.
         """
-        if self.failed:
-            raise StorageFailed(self.failed)
+        if self.file.failed:
+            raise StorageFailed(self.file.failed)
         if self.config.columns:
             batch.read_columns()
         try:
             if batch.rolls_from is not None:
                 self._roll(batch)
-            self._append(batch)
+            self.file.append(batch)
         except OSError as error:
             if is_temporary(error):
                 raise _refused(self.directory, error) from error
-            raise self._fail(error) from error
+            raise self.file.fail(error) from error
         place = (batch.segment.base_offset, batch.start_position, batch.end_offset)
         return encode_entry(self._journal_path, *place, batch.buffers, batch.size_bytes)
 
     def on_journaled(self, batch: WriteBatch, mark: JournalMark) -> None:
         """Record that the journal has a batch, synced."""
-        self._last_mark = mark
-        self._bytes_since_checkpoint += batch.size_bytes
+        self.file.last_mark = mark
+        self.file.bytes_since_checkpoint += batch.size_bytes
 
     def finish_write(self, batch: WriteBatch) -> None:
         """Make an appended batch as durable as the setting requires. Raises as :meth:`write`."""
         if self.config.fsync is Fsync.ALWAYS:
-            self._sync(batch.durable_end)
+            self.file.sync(batch.durable_end)
         else:
-            self._is_unsynced = True
-        self._bytes_since_checkpoint += batch.size_bytes
-        if self._bytes_since_checkpoint >= limits.CHECKPOINT_INTERVAL_BYTES:
+            self.file.is_unsynced = True
+        self.file.bytes_since_checkpoint += batch.size_bytes
+        if self.file.bytes_since_checkpoint >= limits.CHECKPOINT_INTERVAL_BYTES:
             if self.config.fsync is not Fsync.ALWAYS:  # a checkpoint covers durable bytes only
-                self._sync(batch.durable_end)
-            self._checkpoint(batch.segment, batch.start_position, batch.start_offset)
+                self.file.sync(batch.durable_end)
+            self.file.take_checkpoint(batch.segment, batch.start_position, batch.start_offset)
         elif batch.segment.columns is not None and batch.segment.columns.is_block_full:
             batch.segment.columns.flush()
         if batch.segment.columns is not None:
             batch.rows = batch.segment.columns.number(batch.rows)
-
-    def sync_journaled(self) -> None:
-        """Make what was committed through the journal durable without it. Raises ``OSError``.
-
-        First the segment, then the recovery point: when the journal gives up the records, bad bytes
-        in their frames are damage, and no torn tail. Any thread may call.
-        """
-        with self._sync_lock:
-            if self.failed:
-                raise OSError(errno.EIO, self.failed)
-            if self._is_closed:  # which synced all
-                return
-            mark, end = self._last_mark, self._written_end
-            try:
-                self._file.sync()
-            except OSError as error:
-                self._fail(error)
-                raise
-            try:
-                self._recovery_point.journal_mark = mark
-                self._recovery_point.durable = max(self._recovery_point.durable, end)
-                self._recovery_point.sync()
-            except OSError as error:
-                if not is_temporary(error):
-                    self._fail(error)
-                raise
-
-    def _append(self, batch: WriteBatch) -> None:
-        if self._file.size_bytes != batch.start_position:
-            raise OSError(errno.EIO, "the file does not end where the log does")
-        self._file.append(batch.buffers, is_vital=batch.is_vital)
-        place = (batch.segment.base_offset, batch.end_position, batch.end_offset)
-        self._written_end = DurableEnd(*place)
 
     def _roll(self, batch: WriteBatch) -> None:
         """Seal the active segment, fully durable, and create the batch's segment.
@@ -309,58 +270,14 @@ class Log:
         """
         sealed, segment = batch.rolls_from, batch.segment
         assert sealed is not None
-        self._sync(DurableEnd(sealed.base_offset, sealed.size_bytes, sealed.end_offset))
-        self._save_index(sealed, sealed.size_bytes, sealed.end_offset)
-        file = self._disk.open(segment.path)
-        with self._sync_lock:
-            self._file.close()
-            self._file = file
-            try:
-                place = (segment.base_offset, 0, segment.base_offset)
-                self._recovery_point.durable = DurableEnd(*place)
-                self._recovery_point.take_checkpoint(Checkpoint(*place, sealed.time_us))
-            except OSError as error:
-                raise self._fail(error) from error
+        self.file.sync(DurableEnd(sealed.base_offset, sealed.size_bytes, sealed.end_offset))
+        end = IndexEntry(sealed.end_offset, sealed.size_bytes, sealed.time_us)
+        sealed.save_index(self._disk, end)
+        self.file.roll(segment, sealed.time_us)
         segment.index = segment.index_up_to(self._disk, 0, time_before_us=sealed.time_us)
         if sealed.columns is not None:
             sealed.columns.flush()
-        self._bytes_since_checkpoint = 0
         self._rolled = segment
-
-    def _sync(self, durable: DurableEnd) -> None:
-        with self._sync_lock:
-            try:
-                self._file.sync()
-                self._recovery_point.journal_mark = self._last_mark
-                self._recovery_point.advance(durable)
-            except OSError as error:
-                raise self._fail(error) from error
-        self._is_unsynced = False
-
-    def _fail(self, error: OSError) -> StorageFailed:
-        self.failed = (
-            f"the disk failed under {self.directory}: {error.strerror or error};"
-            " it accepts no more writes until it is opened again"
-        )
-        return StorageFailed(self.failed)
-
-    def _checkpoint(self, segment: Segment, position: int, offset: int) -> None:
-        """Move the start of recovery to a durable position. Without resources it stays."""
-        if segment.columns is not None:
-            segment.columns.flush()
-        try:
-            self._save_index(segment, position, offset)
-            place = (segment.base_offset, position, offset)
-            with self._sync_lock:
-                self._recovery_point.take_checkpoint(Checkpoint(*place, segment.time_us))
-        except OSError as error:
-            if is_temporary(error):
-                return
-            raise self._fail(error) from error
-        self._bytes_since_checkpoint = 0
-
-    def _save_index(self, segment: Segment, position: int, offset: int) -> None:
-        segment.save_index(self._disk, IndexEntry(offset, position, segment.time_us))
 
     def commit(self, batch: WriteBatch) -> Segment | None:
         """Make a written batch visible; return the segment that it sealed, if it rolled."""
@@ -402,8 +319,8 @@ class Log:
         The offsets between have no frames: every read reports them as damage. A crash leaves the
         log as it was before, or behind them. Blocks on the disk; raises as :meth:`write`.
         """
-        if self.failed:
-            raise StorageFailed(self.failed)
+        if self.file.failed:
+            raise StorageFailed(self.file.failed)
         if self._rolled is not None:
             self.commit(WriteBatch(self._rolled, segment_bytes=self.config.segment_bytes))
         end_offset, sealed = self.end_offset, self.active
@@ -415,10 +332,10 @@ class Log:
 
     def sync(self) -> None:
         """Make all committed frames durable, whatever the setting; blocks on the disk."""
-        if self.failed:
-            raise StorageFailed(self.failed)
+        if self.file.failed:
+            raise StorageFailed(self.file.failed)
         active = self.active
-        self._sync(DurableEnd(active.base_offset, active.size_bytes, active.end_offset))
+        self.file.sync(DurableEnd(active.base_offset, active.size_bytes, active.end_offset))
 
     def detach_before(self, offset: int) -> list[Segment]:
         """Remove the sealed segments that end at or before ``offset`` from the log, in memory only.
@@ -457,12 +374,11 @@ class Log:
         """Cut the log at the frame that holds ``offset``; return the new end offset.
 
         Raises ``CorruptData`` for an offset in the middle of damaged bytes. Damage that starts at
-        the offset is cut off. The durable end moves back first, so a crash midway leaves a longer
-        log, and never one that looks damaged.
+        the offset is cut off. A crash midway leaves a longer log, and never one that looks damaged.
         """
         if offset >= self.end_offset:
             return self.end_offset
-        with self._sync_lock:
+        with self.file.lock:
             return self._truncate(offset)
 
     def _truncate(self, offset: int) -> int:
@@ -473,20 +389,8 @@ class Log:
         dropped = [*self.segments[number + 1 :], *([self._rolled] if self._rolled else [])]
         time_before_us = self.reader.max_time_us_before(segment)
         index = segment.index_up_to(self._disk, position, time_before_us=time_before_us)
-        place = (segment.base_offset, position, end_offset)
-        try:
-            forget_checkpoint(self._disk, self.directory, end_offset)
-            self._recovery_point.durable = self._written_end = DurableEnd(*place)
-            self._recovery_point.take_checkpoint(Checkpoint(*place, index.last().time_us))
-            for after in reversed(dropped):
-                after.remove(self._disk)
-            self._file.close()
-            self._file = self._disk.open(segment.path)
-            self._file.truncate(position)
-            if (columns := segment.used_columns()) is not None:
-                columns.truncate(position)
-        except OSError as error:
-            raise self._fail(error) from error
+        end = DurableEnd(segment.base_offset, position, end_offset)
+        self.file.truncate(segment, end, index.last().time_us, dropped)
         self._rolled = None
         self.reader.clear_read_ends()
         self.reader.clear_damage(end_offset, _OFFSET_MAX)
@@ -496,20 +400,8 @@ class Log:
         segment.index, segment.time_us = index, index.last().time_us
         if not position:
             segment.first_time_us = None
-        self._checkpoint(segment, position, end_offset)
+        self.file.take_checkpoint(segment, position, end_offset)
         return end_offset
-
-    def _is_checkpointed(self) -> bool:
-        """Whether the recovery point and the index on the disk cover all of the log."""
-        active = self.active
-        place = (active.base_offset, active.size_bytes, self.end_offset)
-        point = self._recovery_point
-        if point.checkpoint != (*place, active.time_us) or point.durable != place:
-            return False
-        try:
-            return self._disk.size(active.index_path) > 0
-        except OSError:
-            return False
 
     def close(self) -> None:
         """Sync, take a checkpoint so that the next open scans nothing, and release the files.
@@ -517,19 +409,16 @@ class Log:
         A log without a change since its checkpoint is only released.
         """
         try:
-            if not self.failed and not self._is_checkpointed():
+            if not self.failed and not self.file.is_checkpointed(self.active):
                 self.sync()
-                self._checkpoint(self.active, self.active.size_bytes, self.end_offset)
-                if self.synced_mark < self._last_mark:  # there was no room for the index
+                self.file.take_checkpoint(self.active, self.active.size_bytes, self.end_offset)
+                if self.file.synced_mark < self.file.last_mark:  # there was no room for the index
                     with suppress(OSError):
-                        self.sync_journaled()
+                        self.file.sync_journaled()
         finally:
-            with self._sync_lock:
-                self._is_closed = True
-                self._file.close()
-                self._recovery_point.close()
+            self.file.close()
             if self._journal is not None:
-                self._journal.detach(self.directory, self)
+                self._journal.detach(self.directory, self.file)
 
 
 def _keep_columns(disk: Disk, segments: Sequence[Segment]) -> None:

@@ -182,7 +182,7 @@ def test_a_failed_sync_fails_everyone_who_waits_and_ends_the_log(tmp_path: Path)
         alone = asyncio.ensure_future(setup.commit.run_exclusive(lambda: None))
         await asyncio.sleep(0)
         setup.disk.fail("sync", "", errno.EIO)
-        setup.log._file.sync = lambda: (_ for _ in ()).throw(OSError(errno.EIO, "EIO"))
+        setup.log.file._file.sync = lambda: (_ for _ in ()).throw(OSError(errno.EIO, "EIO"))
         setup.disk.release()
         await first  # its sync was under way before the disk broke
         for each in crowd:

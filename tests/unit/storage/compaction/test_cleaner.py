@@ -255,7 +255,7 @@ def test_an_older_slot_of_the_watermark_speaks_of_places_of_the_old_generation()
         case.publish()
     pass_over(disk, log, CleanerCheckpoint(), case.now_us)
     expected = served(log)
-    mark = log._recovery_point
+    mark = log.file._recovery_point
     segment = log.segments[0]
     assert segment.generation
     place = (segment.base_offset, segment.size_bytes + 8, segment.end_offset - 1)

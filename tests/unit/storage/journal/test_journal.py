@@ -229,7 +229,7 @@ def test_a_log_that_is_cut_stays_cut_whatever_the_journal_syncs_later() -> None:
     append(log, [FRAME])
     append(log, [FRAME])
     log.truncate(3)
-    log.sync_journaled()
+    log.file.sync_journaled()
     disk.crash(power=True)
     again = open_log(disk, open_journal(disk))
     assert again.damage == []
@@ -245,7 +245,7 @@ def test_the_journal_writes_nothing_to_a_log_that_was_closed() -> None:
     log.close()
     append(open_log(disk, journal), [FRAME])
     synced = syncs_of(disk)
-    log.sync_journaled()
+    log.file.sync_journaled()
     assert synced == []
 
 
@@ -269,17 +269,17 @@ def test_a_log_whose_recovery_point_finds_no_room_goes_on() -> None:
     log = open_log(disk, journal)
     warm_up(log)
     append(log, [FRAME])
-    mark = log.synced_mark
+    mark = log.file.synced_mark
     disk.fault = lambda op, path: (
         errno.ENOSPC if op == "write_at" and path.name == FILE_NAME else None
     )
     with pytest.raises(OSError, match="No space"):
-        log.sync_journaled()
-    assert log.synced_mark == mark  # the journal keeps the records
+        log.file.sync_journaled()
+    assert log.file.synced_mark == mark  # the journal keeps the records
     disk.fault = lambda _op, _path: None
     append(log, [FRAME])
-    log.sync_journaled()
-    assert log.synced_mark == journal.last_mark
+    log.file.sync_journaled()
+    assert log.file.synced_mark == journal.last_mark
 
 
 def test_a_log_that_was_closed_is_kept_by_no_journal() -> None:
@@ -330,7 +330,7 @@ def test_a_log_whose_segment_cannot_be_synced_is_completed_when_it_is_opened_aga
     held = read_all(log).frames
     disk.fault = lambda op, path: errno.EIO if op == "sync" and path == log.active.path else None
     with pytest.raises(OSError, match=r"Input/output"):
-        log.sync_journaled()
+        log.file.sync_journaled()
     with pytest.raises(StorageFailed):
         log.begin(0)
     log.close()
