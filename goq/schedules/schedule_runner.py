@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
 from goq import limits
 from goq.errors import GoqError
+from goq.event_loop import wait_for_event
 from goq.schedules.schedule_manager import ScheduleStore
 from goq.schedules.schedule_record import ScheduleRecord, ScheduleRun, with_run
 
@@ -90,9 +90,7 @@ class ScheduleRunner:
                 except Exception:  # the other schedules must run
                     _log.exception("schedules wait")
                     wait_ms = limits.SCHEDULE_CHECK_MS
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
-                    await self._changed.wait()
+            await wait_for_event(self._changed, None if wait_ms is None else wait_ms / 1000)
             self._changed.clear()
 
     async def _run_due(self) -> int:

@@ -7,7 +7,6 @@ and when a sealed segment has waited for the maximum lag. Between passes nothing
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.topic import Topic
 from goq.clock import Clock
 from goq.config.topic import Cleanup
+from goq.event_loop import wait_for_event
 from goq.storage.disk import is_full
 
 _log = logging.getLogger("goq.broker")
@@ -77,9 +77,7 @@ class CompactionManager:
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._due_in_s()):
-                    await self._woken.wait()
+            await wait_for_event(self._woken, self._due_in_s())
             self._woken.clear()
             await self.apply()
 

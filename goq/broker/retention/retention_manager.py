@@ -15,7 +15,6 @@ that takes long; partitions archive a segment each in turn.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -37,6 +36,7 @@ from goq.broker.retention.retention_policy import (
 from goq.broker.topic.topic import Topic
 from goq.config.topic import TopicSettings
 from goq.errors import GoqError, StorageFull, TopicNotFound
+from goq.event_loop import wait_for_event
 from goq.storage.disk import is_full
 from goq.storage.log.segment import Segment
 
@@ -48,13 +48,6 @@ ReplicaStartOffset = Callable[[Partition], int | None]
 """Returns the first offset of a partition that its replicas still need, or None."""
 Wait = Callable[[asyncio.Event, float], Awaitable[object]]
 """Returns when the event is set, or after so many seconds."""
-
-
-async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
-    """Return when an event is set, or after a timeout."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
 
 
 class RetentionManager:

@@ -40,6 +40,7 @@ from goq.delivery.events.event import SnapshotStarted
 from goq.delivery.trace.steps import PublishRecord
 from goq.delivery.trace.timeline import Timeline
 from goq.errors import GoqError, InvalidInput, MessageNotFound, NotLeader
+from goq.event_loop import wait_for_event
 from goq.frame.header import Attribute
 from goq.frame.view import FrameView
 from goq.model import MessageId
@@ -89,9 +90,7 @@ class Tracer:
                     return trace
                 new = {each.id for each in trace.copies} - watched
                 if not new:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(left_s):
-                            await news.wait()
+                    await wait_for_event(news, left_s)
 
     async def trace(self, message_id: MessageId, may_read: MayRead = _may_read_all) -> Trace:
         """Return the trace of a message, with its copies in topics that ``may_read`` names.

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import suppress
 from itertools import groupby
 
 from goq import limits
@@ -28,6 +27,7 @@ from goq.cluster.metadata.commands import AnyCommand, ChangePartitions, ElectLea
 from goq.cluster.metadata.features import has_batches
 from goq.cluster.metadata.results import Accepted
 from goq.errors import Conflict, GoqError, NodeNotFound, NotLeader
+from goq.event_loop import wait_for_event
 
 _log = logging.getLogger("goq.cluster")
 
@@ -122,9 +122,7 @@ class ControllerRunner:
         """Run the controller after each change and at intervals, until cancelled."""
         while True:
             pause_s = None if self._liveness is None else self._pause_ms(self._liveness) / 1000
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):  # wait_for may lose a cancellation
-                    await self._changed.wait()
+            await wait_for_event(self._changed, pause_s)
             self._changed.clear()
             await self._run_once()
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 
 from goq.cluster.replication.follower import FollowerReplica, SealedSegment
 from goq.cluster.replication.protocol import PartitionKey
 from goq.cluster.replication.segment_manifest import LOGS, SegmentManifest
 from goq.errors import GoqError
+from goq.event_loop import wait_for_event
 from goq.storage.log.repair import scan_segment
 from goq.storage.log.segment import Segment
 
@@ -76,12 +76,12 @@ class FollowerRetention:
                     await self._archive_and_delete(expired)
                 pause_s = _PAUSE_S_MIN
             except _NeedsRepair:
-                await self._pause(pause_s)
+                await wait_for_event(self._stopped, pause_s)
             except (GoqError, OSError) as error:
                 _log.warning(
                     "%s keeps files longer than on its leader: %s", self._follower.key, error
                 )
-                await self._pause(pause_s)
+                await wait_for_event(self._stopped, pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _archive_and_delete(self, expired: SealedSegment) -> None:
@@ -119,8 +119,3 @@ class FollowerRetention:
     async def _change(self, work: Callable[[], None]) -> None:
         """Run work that changes the follower's logs in a thread, while nothing else does."""
         await self._follower.log_lock.run(partial(self._in_thread, work))
-
-    async def _pause(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopped.wait()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -25,6 +24,7 @@ from goq.cluster.replication.repair.lost_gaps import LostGaps
 from goq.cluster.replication.repair.protocol import ReplicaLogs
 from goq.config.topic import Fsync, TopicSettings
 from goq.errors import GoqError, NotLeader, PartitionOffline, StorageFailed
+from goq.event_loop import wait_for_event
 from goq.storage.compaction.checkpoint import forget_checkpoint
 from goq.storage.disk import Disk
 from goq.storage.journal.journal import NodeJournal
@@ -239,9 +239,7 @@ class Replica:
 
     async def _pause(self) -> None:
         """Wait before the next try, unless the assignment changes meanwhile."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_RETRY_S):
-                await self._changed.wait()
+        await wait_for_event(self._changed, _RETRY_S)
 
     def _must_open(self) -> bool:
         return self.as_leader is not None and not self._is_open_to_clients
