@@ -99,20 +99,21 @@ class EventRoutes:
         read = partial(reader.read, offset, stop, messages_max=limit, bytes_max=most_bytes)
         work = partial(_read, read, as_frames=as_frames)
         if background:
-            reading, stored, damaged = await self._broker.background.run(work)
+            found = await self._broker.background.run(work)
         elif whole is not None:
-            reading, stored, damaged = await self._broker.archive.in_thread(work)
+            found = await self._broker.archive.in_thread(work)
         else:
-            reading, stored, damaged = await partition.in_thread(work)
+            found = await partition.in_thread(work)
+        next_offset = found.frames.next_offset
         if as_frames:
-            deleted = whole.gaps(offset, reading.next_offset) if whole is not None else []
-            return _frames(number, reading, _Bounds(start, end), deleted)
-        after = min(reading.next_offset, offset + limit)
-        found, after = await _encoded(
-            [each for each in stored if offset <= each.sequence < offset + limit], after
+            deleted = whole.gaps(offset, next_offset) if whole is not None else []
+            return _frames(number, found.frames, _Bounds(start, end), deleted)
+        events, after = await _encoded(
+            [each for each in found.events if offset <= each.sequence < offset + limit],
+            min(next_offset, offset + limit),
         )
-        damaged = [(first, last) for first, last in damaged if first < after]
-        return json_response(EventsOut(found, after, damaged))
+        damaged = [(first, last) for first, last in found.damaged if first < after]
+        return json_response(EventsOut(events, after, damaged))
 
 
 class _Bounds(NamedTuple):
@@ -120,6 +121,14 @@ class _Bounds(NamedTuple):
 
     start: int
     end: int
+
+
+class _Found(NamedTuple):
+    """The frames of a read, their events unless frames are wanted, and the damage in them."""
+
+    frames: ReadResult
+    events: list[StoredEvent]
+    damaged: list[tuple[int, int]]
 
 
 def _frames(
@@ -138,13 +147,12 @@ def _frames(
     return frames_response(preface, [(number, view.buffer) for view in reading.frames])
 
 
-def _read(
-    read: Callable[[], ReadResult], *, as_frames: bool
-) -> tuple[ReadResult, list[StoredEvent], list[tuple[int, int]]]:
-    """Return a reading, its events unless frames are wanted, and the damage in it."""
-    reading = read()
-    damaged = _damaged(reading)
-    return reading, [] if as_frames else _stored(reading, damaged), damaged
+def _read(read: Callable[[], ReadResult], *, as_frames: bool) -> _Found:
+    frames = read()
+    found = _Found(frames, [], _damaged(frames))
+    if not as_frames:
+        _add_events(found)
+    return found
 
 
 async def _encoded(stored: list[StoredEvent], after: int) -> tuple[list[dict[str, Any]], int]:
@@ -167,14 +175,12 @@ def _damaged(reading: ReadResult) -> list[tuple[int, int]]:
     return [(each.start_offset, each.end_offset) for each in reading.damage]
 
 
-def _stored(reading: ReadResult, damaged: list[tuple[int, int]]) -> list[StoredEvent]:
-    found: list[StoredEvent] = []
-    for view in reading.frames:
+def _add_events(found: _Found) -> None:
+    for view in found.frames.frames:
         try:
-            found += decode_event_frame(view)
+            found.events.extend(decode_event_frame(view))
         except InvalidFrame:
-            damaged.append((view.header.base_offset, view.header.end_offset))
-    return found
+            found.damaged.append((view.header.base_offset, view.header.end_offset))
 
 
 def _out(stored: StoredEvent) -> dict[str, Any]:

@@ -39,10 +39,10 @@ class RemovalResult(NamedTuple):
 
     matched: int
     removed: int
-    looped: int
-    lost: int
-    without_origin: int
-    next: tuple[int, int] | None
+    looped: int = 0
+    lost: int = 0
+    without_origin: int = 0
+    next: tuple[int, int] | None = None
 
 
 class RemovalRequest(msgspec.Struct, frozen=True):
@@ -107,8 +107,8 @@ async def redrive(
             for target_number, some in sorted(by_target.items())
         ]
 
-    matched, done, at = await _remove(dead, request, is_chosen, events_for)
-    return RemovalResult(matched, done, looped, lost, without_origin, at)
+    result = await _remove(dead, request, is_chosen, events_for)
+    return result._replace(looped=looped, lost=lost, without_origin=without_origin)
 
 
 async def purge(dead: Topic, request: RemovalRequest) -> RemovalResult:
@@ -117,8 +117,7 @@ async def purge(dead: Topic, request: RemovalRequest) -> RemovalResult:
     def events_for(_partition: Partition, offsets: list[int]) -> list[AnyEvent]:
         return [Cancelled(_ranges(offsets), _PURGED)]
 
-    matched, done, at = await _remove(dead, request, lambda _found: True, events_for)
-    return RemovalResult(matched, done, 0, 0, 0, at)
+    return await _remove(dead, request, lambda _found: True, events_for)
 
 
 async def _remove(
@@ -126,7 +125,8 @@ async def _remove(
     request: RemovalRequest,
     is_chosen: Callable[[FoundDeadLetter], bool],
     events_for: Callable[[Partition, list[int]], list[AnyEvent]],
-) -> tuple[int, int, tuple[int, int] | None]:
+) -> RemovalResult:
+    """Remove the chosen letters; return the result without what kept others from being chosen."""
     search = DeadLetterSearch(dead, request.query, request.after)
     chosen: dict[int, list[int]] = {}
     matched = count = 0
@@ -140,7 +140,7 @@ async def _remove(
                 search.next = (found.partition, found.offset)
                 break
     if request.dry_run:
-        return matched, count, search.next
+        return RemovalResult(matched, count, next=search.next)
     partitions = {number: dead.partitions[number] for number in chosen}
     for partition in partitions.values():
         partition.check_room()
@@ -148,7 +148,7 @@ async def _remove(
         count -= await _record(partitions, chosen, events_for)
     finally:
         dead.receiver.wake()  # messages behind them may be ready now
-    return matched, count, search.next
+    return RemovalResult(matched, count, next=search.next)
 
 
 async def _record(

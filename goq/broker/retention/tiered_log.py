@@ -143,6 +143,18 @@ class TieredLogReader(LogReader):
         return min(next(later, start_offset), start_offset)
 
 
+class TieredRead(NamedTuple):
+    """A read of messages from ``start`` up to ``end``.
+
+    It has to stop at ``stop``: another node may have what comes then.
+    """
+
+    reader: TieredLogReader
+    start: int
+    end: int
+    stop: int
+
+
 class ArchiveView(NamedTuple):
     """A read that includes the archive.
 
@@ -153,10 +165,8 @@ class ArchiveView(NamedTuple):
     archive: Archiver
     as_of_us: int | None = None
 
-    def open_reader(
-        self, partition: Partition, offset: int, end_offset: int
-    ) -> tuple[TieredLogReader, int, int, int]:
-        """Return a reader of messages, the offsets to read within, and where this read has to end.
+    def open_reader(self, partition: Partition, offset: int, end_offset: int) -> TieredRead:
+        """Return a read of messages within these offsets.
 
         Blocks on the disk. Raises ``ArchiveUnreachable``.
         """
@@ -166,7 +176,7 @@ class ArchiveView(NamedTuple):
             offset = max(offset, logs.start_offset_at(self.as_of_us))
             end_offset = reader.offset_for_time(self.as_of_us + 1, end_offset)
         stop = reader.read_end(offset, end_offset)
-        return reader, max(offset, reader.start_offset), end_offset, stop
+        return TieredRead(reader, max(offset, reader.start_offset), end_offset, stop)
 
 
 class TieredLogs(NamedTuple):

@@ -553,11 +553,11 @@ def test_a_snapshot_has_what_was_kept_at_its_time_and_nothing_later(tmp_path: Pa
                 past = ArchiveView(broker.archive, time_us)
                 reader, start, end, _ = past.open_reader(partition, 0, partition.end_offset)
                 assert values_of(reader.read(start, end).frames) == then
-                _, start, _, _ = past.open_reader(partition, start + 1, end)
+                start = past.open_reader(partition, start + 1, end).start
                 assert values_of(reader.read(start, end).frames) == then[1:]
             past = ArchiveView(broker.archive, kept[0][0] - 2 * HOUR_MS * 1000)
-            _, start, end, _ = past.open_reader(partition, 0, partition.end_offset)
-            assert start == end == 0
+            found = past.open_reader(partition, 0, partition.end_offset)
+            assert found.start == found.end == 0
 
     run(main())
 
