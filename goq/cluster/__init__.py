@@ -1,6 +1,7 @@
 """Several nodes as one broker: metadata that all agree on, partitions that several of them hold.
 
-bootstrap        construction of a cluster node, the one place that wires its parts
+bootstrap        construction of a cluster node: what comes before the broker, and after it
+node_builder     the parts that work with the broker, the one place that wires them
 cluster_node     the running node: starts, feeds and stops the parts
 reconciler       local topics and replicas, made to follow the metadata
 unsafe_recovery  a cluster restarted from one node's folder

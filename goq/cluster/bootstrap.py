@@ -1,10 +1,8 @@
-"""Construction of a cluster node: the one place where its parts are wired together.
+"""Construction of a cluster node, in three steps.
 
-It takes three steps. :meth:`ClusterBootstrap.open` starts the Raft member, which the broker's
-metadata store needs. :meth:`ClusterBootstrap.build` builds all parts that need the started broker.
+:meth:`ClusterBootstrap.open` starts the Raft member, which the broker's metadata store needs.
+:meth:`ClusterBootstrap.build` builds all parts that need the started broker, with ``node_builder``.
 :meth:`ClusterNode.start` begins to work, once the HTTP server listens.
-
-Longer than other modules: it names every part once.
 """
 
 from __future__ import annotations
@@ -13,94 +11,40 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from goq import limits
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata
 from goq.broker.partition.leases import LeasedBatch
 from goq.clock import Clock
-from goq.cluster.admin.backup_files import BackupFileServer, LeaderFiles
-from goq.cluster.admin.cluster_view import ClusterView
-from goq.cluster.admin.operations import ClusterOperations
-from goq.cluster.admin.replica_status import REPORTS, ReplicaStatus
+from goq.cluster.admin.replica_status import REPORTS
 from goq.cluster.cluster_node import ClusterNode
-from goq.cluster.controller.runner import ControllerRunner
-from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
-from goq.cluster.forwarding.metadata_freshness import RECONCILED, MetadataFreshness
+from goq.cluster.forwarding.lease_return import RETURN_LEASES
+from goq.cluster.forwarding.metadata_freshness import RECONCILED
 from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
-from goq.cluster.forwarding.quota_exchange import SPENT, QuotaExchange
-from goq.cluster.forwarding.remote_partition import (
-    PRODUCERS,
-    PUBLISH,
-    ForwardedPublishServer,
-    RemotePartition,
-)
-from goq.cluster.forwarding.stored_bytes import STORED, StoredBytes
-from goq.cluster.liveness.disk_health import DiskHealth
-from goq.cluster.liveness.heartbeat import (
-    HEARTBEAT,
-    HeartbeatSender,
-    decode_heartbeat,
-    encode_heartbeat_answer,
-)
-from goq.cluster.liveness.leadership_handoff import LeadershipHandoff
-from goq.cluster.liveness.readiness import Readiness
-from goq.cluster.membership.data_loss import DataLoss
+from goq.cluster.forwarding.quota_exchange import SPENT
+from goq.cluster.forwarding.remote_partition import PRODUCERS, PUBLISH, RemotePartition
+from goq.cluster.forwarding.stored_bytes import STORED
+from goq.cluster.liveness.heartbeat import HEARTBEAT
 from goq.cluster.membership.disk_identity import FILE_NAME
-from goq.cluster.membership.divergence_recovery import DivergenceRecovery
-from goq.cluster.membership.durable_topics import DurableTopics
-from goq.cluster.membership.join import (
-    OPEN_CALLS,
-    AdmissionServer,
-    registered_disk,
-)
-from goq.cluster.membership.local_member import FOLDER, LocalMember, open_member
-from goq.cluster.membership.registration import NodeRegistration
+from goq.cluster.membership.local_member import FOLDER, open_member
 from goq.cluster.membership.restored_topics import RestoredTopics, founds_alone
 from goq.cluster.metadata.broker_store import ReplicatedMetadataStore
-from goq.cluster.metadata.client import MetadataClient
-from goq.cluster.metadata.commands import RegisterNode
-from goq.cluster.metadata.features import (
-    has_clock_events,
-    has_head_proofs,
-    has_relative_times,
-    has_renewals,
-)
+from goq.cluster.metadata.features import has_relative_times
+from goq.cluster.node_builder import NodeBuilder, OpenedMember
 from goq.cluster.raft.driver import RaftStatus
 from goq.cluster.raft.node import RaftNode
 from goq.cluster.raft.state_machine.state_machine import AppliedEntry
-from goq.cluster.raft.transport.peer_identity import PeerIdentity
-from goq.cluster.reconciler import InSyncProposer, Reconciler, RenewalProposer
-from goq.cluster.replication.archive_sync import ArchiveSync
-from goq.cluster.replication.repair.manager import RepairManager
-from goq.cluster.replication.replica import Replica
-from goq.cluster.replication.replica_manager import BrokerTopics, ReplicaManager
-from goq.cluster.replication.segment_manifest import SegmentManifest
 from goq.cluster.rpc.client import NodeConnections, PeerTls, RpcClient
-from goq.cluster.rpc.peer_streams import Dial, PeerStreams, StreamDialer
-from goq.cluster.rpc.replica_client import ReplicaClient
-from goq.cluster.rpc.replica_server import ReplicaServer
-from goq.cluster.rpc.server import ResponseBody, RpcServer
+from goq.cluster.rpc.peer_streams import Dial, StreamDialer
 from goq.config.node import Config
-from goq.errors import InvalidInput, NotLeader, UsageError
+from goq.errors import InvalidInput, UsageError
 from goq.http.client.trust import ClientTls
 from goq.storage.disk import Disk
 
 _RELAYED_CALLS = frozenset({PUBLISH, PRODUCERS, RETURN_LEASES, RECONCILED, REPORTS})
 _STREAMED_CALLS = frozenset({HEARTBEAT, PUBLISH, RETURN_LEASES, RECONCILED, SPENT, STORED})
-_CONTROLLER_HANDOVER_S = 3.0
-
-
-class _Opened(NamedTuple):
-    """The parts that :meth:`ClusterBootstrap.open` makes, before there is a broker."""
-
-    member: LocalMember
-    routes: NodeRoutes
-    leaders: PartitionLeaders
-    store: ReplicatedMetadataStore
-    restored: RestoredTopics
 
 
 class ClusterBootstrap:
@@ -135,7 +79,7 @@ class ClusterBootstrap:
         self._name = config.broker.node_id
         _check_names_cluster(config, disk)
         self._closing = AsyncExitStack()
-        self._opened: _Opened | None = None
+        self._opened: OpenedMember | None = None
         self._node: ClusterNode | None = None
 
     async def open(self, local: LocalMetadata) -> ReplicatedMetadataStore:
@@ -185,7 +129,7 @@ class ClusterBootstrap:
         )
         leaders = PartitionLeaders(name, member.state, routes.calls.call)
         store = ReplicatedMetadataStore(local, member.metadata, name, lambda: restored.names)
-        self._opened = _Opened(member, routes, leaders, store, restored)
+        self._opened = OpenedMember(member, routes, leaders, store, restored)
         return store
 
     @property
@@ -217,196 +161,11 @@ class ClusterBootstrap:
 
     def build(self, broker: Broker) -> ClusterNode:
         """Build the parts that work with the broker, which has been started."""
-        opened, name = self._opened, self._name
-        assert opened is not None
-        member, routes = opened.member, opened.routes
-        metadata, raft, state = member.metadata, member.raft, member.state
-        controller = ControllerRunner(
-            metadata,
-            self._remove_member,
-            broker.clock,
-            reachable_members=lambda: raft.status.reachable,
-            hand_over=partial(raft.transfer_leadership, timeout_s=_CONTROLLER_HANDOVER_S),
-            lease_age_s=raft.lease_age_s,
-        )
-        heartbeats = HeartbeatSender(
-            name,
-            lambda: node.heartbeat(),
-            controller.receive_heartbeat,
-            member.nodes.call,
-            broker.clock,
-            lambda: registered_disk(state(), name) == member.disk_id.id,
-            lambda: freshness.catch_up(),
-            lambda: divergence.is_pending,
-            raft.silent_s,
-        )
-        opened.leaders.has_session = heartbeats.has_session
-        opened.leaders.is_cut_off = raft.is_cut_off
-        replicas, repairs, archives, disk_health = self._replication(broker, member, heartbeats)
-        durable_topics = DurableTopics(self._disk, broker.topics_dir)
-        reconciler = Reconciler(broker, replicas, durable_topics, state)
-        freshness = MetadataFreshness(
-            name,
-            broker.epoch,
-            state,
-            raft.barrier,
-            routes.calls.call,
-            heartbeats.has_session,
-            raft.silent_s,
-        )
-        data_loss = DataLoss(member.disk_id, replicas, broker.topics_dir)
-        divergence = DivergenceRecovery(
-            member.machine,
-            metadata,
-            replicas,
-            broker.epoch,
-            self._config.broker.data_dir / "diverged",
-            lambda: raft.status.has_diverged,
-        )
-        replica_status = ReplicaStatus(replicas, state, routes.calls.call)
-        admission = AdmissionServer(raft, state)
-        operations = ClusterOperations(
-            metadata, replica_status, admission.add_member, admission.remove_absent_member
-        )
-        lease_return = LeaseReturn(broker, opened.leaders.call_leader)
-        replica_server = ReplicaServer(replicas.fetch_server, repairs, archives, state)
-        quotas = QuotaExchange(name, state, member.nodes.call)
-        stored_bytes = StoredBytes(name, state, member.nodes.call)
-        rpc_server = RpcServer(
-            member.secret,
-            {
-                **ForwardedPublishServer(broker, freshness.catch_up).handlers(),
-                **freshness.handlers(),
-                **routes.handlers(),
-                **replica_server.handlers(),
-                **admission.handlers(),
-                RETURN_LEASES: lease_return.handle_return,
-                HEARTBEAT: partial(_handle_heartbeat, controller),
-                REPORTS: replica_status.handle_reports,
-                **BackupFileServer(broker, replicas).handlers(),
-                **quotas.handlers(),
-                **stored_bytes.handlers(),
-            },
-            open_calls=OPEN_CALLS,
-            is_known_disk=admission.is_known_disk,
-            has_head_proofs=lambda: has_head_proofs(state()),
-        )
-        member.streams.answer = rpc_server.answer
-        node = self._node = ClusterNode(
-            name=name,
-            incarnation=broker.epoch,
-            disk_id=member.disk_id.id,
-            metadata=metadata,
-            raft=raft,
-            controller=controller,
-            rpc_server=rpc_server,
-            streams=PeerStreams(
-                name,
-                member.disk_id.id,
-                member.secret,
-                PeerIdentity(member.disk_id.id, lambda node: registered_disk(state(), node)),
-                state,
-                replicas.fetchers,
-                member.streams,
-                self._dial_stream,
-            ),
-            leaders=opened.leaders,
-            routes=routes,
-            quotas=quotas,
-            stored_bytes=stored_bytes,
-            lease_return=lease_return,
-            replicas=replicas,
-            repairs=repairs,
-            archives=archives,
-            heartbeats=heartbeats,
-            disk_health=disk_health,
-            readiness=Readiness(
-                name,
-                broker.epoch,
-                state,
-                lambda: heartbeats.has_left,
-                raft.silent_s,
-            ),
-            handoff=LeadershipHandoff(broker, replicas, heartbeats, lambda: node.is_up),
-            data_loss=data_loss,
-            divergence=divergence,
-            registration=self._registration(broker, member, data_loss, reconciler, heartbeats),
-            adopt_restored=lambda: opened.restored.adopt(broker, opened.store, state()),
-            reconciler=reconciler,
-            freshness=freshness,
-            view=ClusterView(
-                name,
-                state,
-                lambda: raft.status,
-                raft.silent_s,
-                replica_status,
-                operations,
-                repairs,
-                lambda: heartbeats.clock_skews_ms,
-                routes.links.unreachable_by_node,
-            ),
-            backup_files=LeaderFiles(
-                state,
-                member.nodes.call,
-                ReplicaClient(member.nodes).archive,
-                freshness.catch_up,
-                broker.epoch,
-            ),
-            join=member.join(),
-        )
-        self._on_raft_status(raft.status)
-        return node
-
-    def _replication(
-        self, broker: Broker, member: LocalMember, heartbeats: HeartbeatSender
-    ) -> tuple[ReplicaManager, RepairManager, ArchiveSync, DiskHealth]:
-        topics = BrokerTopics(broker)
-        client = ReplicaClient(member.nodes)
-        replicas = ReplicaManager(
-            self._name,
-            topics,
-            SegmentManifest(broker.metadata, broker.archive, broker.clock, topics.settings),
-            self._disk,
-            broker.executor,
-            broker.clock,
-            client.fetch,
-            InSyncProposer(self._name, member.metadata).propose,
-            RenewalProposer(self._name, member.metadata).propose,
-            journal=broker.journal,
-            turn=broker.commit_turn,
-            on_failure=lambda _key, error: disk_health.on_error(error),
-            has_session=heartbeats.has_session,
-            may_record_clocks=lambda: has_clock_events(member.state()),
-            may_renew_leaderships=lambda: has_renewals(member.state()),
-        )
-        disk_health = DiskHealth(self._disk, broker.topics_dir.parent, replicas.in_thread)
-        archives = ArchiveSync(
-            broker.archive,
-            replicas,
-            topics.settings,
-            partial(_archive_sources, self._name, member.metadata),
-            client.archive,
-        )
-        return replicas, RepairManager(replicas, client.repair), archives, disk_health
-
-    def _registration(
-        self,
-        broker: Broker,
-        member: LocalMember,
-        data_loss: DataLoss,
-        reconciler: Reconciler,
-        heartbeats: HeartbeatSender,
-    ) -> NodeRegistration:
-        cluster, disk, durable = self._config.cluster, member.disk_id.id, reconciler.durable_topics
-        entry = RegisterNode(self._name, broker.epoch, "", member.address, cluster.rack, disk)
-        return NodeRegistration(
-            cluster,
-            entry,
-            member.metadata,
-            data_loss,
-            durable,
-            heartbeats.announce,
-        )
+        assert self._opened is not None
+        builder = NodeBuilder(self._config, self._disk, broker, self._opened, self._dial_stream)
+        self._node = builder.build()
+        self._on_raft_status(self._opened.member.raft.status)
+        return self._node
 
     def reload_authorities(self) -> None:
         """Trust the authorities that are in the file now, and no others, in new connections.
@@ -422,24 +181,6 @@ class ClusterBootstrap:
         """Stop the Raft member, and close all connections to other nodes."""
         await self._closing.aclose()
 
-    async def _remove_member(self, node: str) -> None:
-        """Remove a node from the Raft group.
-
-        A leader that removes itself transfers its leadership first, and raises ``NotLeader``: the
-        next leader goes on. A controller that has just begun may decide on older metadata: the node
-        may have been removed since, and have joined again. So the metadata is asked once more.
-        """
-        raft = self.raft
-        assert raft is not None
-        assert self._node is not None
-        if node == self._name:
-            await raft.transfer_leadership()
-            raise NotLeader("another node runs the controller now")
-        await raft.barrier()
-        known = self._node.state.nodes.get(node)
-        if known is not None and known.leaving:
-            await raft.remove_member(node)
-
     def _on_raft_status(self, status: RaftStatus) -> None:
         if self._node is not None:
             self._node.on_raft_status(status)
@@ -447,16 +188,6 @@ class ClusterBootstrap:
     def _on_applied(self, _applied: list[AppliedEntry]) -> None:
         if self._node is not None:
             self._node.on_metadata_change()
-
-
-async def _handle_heartbeat(controller: ControllerRunner, node: str, body: bytes) -> ResponseBody:
-    return [encode_heartbeat_answer(controller.receive_heartbeat(node, decode_heartbeat(body)))]
-
-
-def _archive_sources(name: str, metadata: MetadataClient, replica: Replica) -> list[str]:
-    """Return all other nodes, those with replicas of the partition first."""
-    holders = replica.other_nodes
-    return [*holders, *sorted(metadata.state.nodes.keys() - {*holders, name})]
 
 
 def _was_member(data_dir: Path, disk: Disk) -> bool:

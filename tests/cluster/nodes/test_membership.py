@@ -12,6 +12,7 @@ from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.controller.node_liveness import Heartbeat
 from goq.cluster.controller.runner import ControllerRunner
 from goq.cluster.membership.join import JOIN
+from goq.cluster.node_builder import remove_member
 from goq.errors import Conflict, TimedOut, UsageError
 from tests.support.cluster.running_cluster import RunningCluster
 from tests.support.effort import first_of
@@ -133,8 +134,10 @@ def test_a_node_that_joined_again_is_not_removed_by_a_decision_about_the_earlier
     grown(cluster, "n1", "n2")
     first = cluster.by_name["n1"].node._bootstrap
     assert first is not None
+    assert first._opened is not None
+    member = first._opened.member
     assert not cluster.state("n1").nodes["n2"].leaving
-    cluster.by_name["n1"].on_loop(lambda: first._remove_member("n2"))
+    cluster.by_name["n1"].on_loop(lambda: remove_member("n1", member, "n2"))
     members = cluster.cluster_node("n1").raft.status.members
     assert [spec.partition("=")[0] for spec in members] == ["n1", "n2"]
 
