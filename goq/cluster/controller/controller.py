@@ -12,12 +12,13 @@ replicas.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from goq import limits
-from goq.cluster.controller.clock_skew import is_clock_off
-from goq.cluster.controller.node_liveness import NodeLiveness
+from goq.cluster.controller.clock_skew import ClockSkew, is_clock_off
+from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
+from goq.cluster.controller.unsettled_partitions import UnsettledPartitions, can_add_replica
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AnyCommand,
@@ -44,7 +45,6 @@ from goq.cluster.metadata.state import (
     NodeMetadata,
     PartitionMetadata,
     PartitionRef,
-    TopicMetadata,
     active_partitions,
     active_topics,
 )
@@ -164,18 +164,21 @@ class _ControllerPass:
             if node.is_up and expired and self._may_fence(node):
                 self._decide(FenceNode(name, node.incarnation))
             elif heard is not None and not expired:
-                reason = heard.heartbeat.unfit_reason[: limits.METADATA_TEXT_CHARS_MAX]
-                was_off = node.unfit_reason == CLOCK_IS_OFF
-                if not reason and is_clock_off(clocks.get(name), was_off=was_off):
-                    reason = CLOCK_IS_OFF
-                if not reason and self._is_uncallable(node):
-                    reason = IS_UNCALLABLE
-                if not reason and self._is_raft_silent(node):
-                    reason = IS_RAFT_SILENT
+                reason = self._unfit_reason(node, heard.heartbeat, clocks.get(name))
                 if reason != node.unfit_reason:
                     self._decide(SetNodeHealth(name, node.incarnation, reason))
                 if not node.is_up and heard.at_ms >= self._liveness.ticked_ms - self._timeout_ms:
                     self._decide(UnfenceNode(name, node.incarnation))
+
+    def _unfit_reason(self, node: NodeMetadata, heard: Heartbeat, clock: ClockSkew | None) -> str:
+        """Return why a node should not lead, "" if it may."""
+        if heard.unfit_reason:
+            return heard.unfit_reason[: limits.METADATA_TEXT_CHARS_MAX]
+        if is_clock_off(clock, was_off=node.unfit_reason == CLOCK_IS_OFF):
+            return CLOCK_IS_OFF
+        if self._is_uncallable(node):
+            return IS_UNCALLABLE
+        return IS_RAFT_SILENT if self._is_raft_silent(node) else ""
 
     def _is_uncallable(self, node: NodeMetadata) -> bool:
         """Whether a node is heard, and most others cannot fetch what it leads."""
@@ -302,7 +305,7 @@ class _ControllerPass:
         elif self._reassignments_left > 0 and (
             leaving.intersection(partition.replicas)
             or (partition.has_surplus_replicas and partition.leader is not None)
-            or _can_add_replica(partition, receivers)
+            or can_add_replica(partition, receivers)
         ):
             target = completed_replicas(self._draft, self._draft.topics[place.topic], partition)
             if target is not None and self._decide(ReassignPartition(*where, target)):
@@ -354,68 +357,6 @@ class _ControllerPass:
                 if heard is None or topic_id not in heard.heartbeat.deleted:
                     return False
         return True
-
-
-class _Found(NamedTuple):
-    """The partitions that may need a step, sorted, and how many are being reassigned."""
-
-    places: list[PartitionRef]
-    reassigning: int
-
-
-class UnsettledPartitions:
-    """The partitions that may need a step, kept by topic until the topic or the nodes change.
-
-    The controller decides ten times a second, and at rest nothing of a thousand partitions changes.
-    """
-
-    def __init__(self) -> None:
-        self._topics: Mapping[str, TopicMetadata] | None = None
-        self._nodes: tuple[set[str], set[str]] = set(), set()
-        self._by_topic: dict[str, tuple[TopicMetadata, _Found]] = {}
-        self._found = _Found([], 0)
-
-    def find(
-        self, topics: Mapping[str, TopicMetadata], leaving: set[str], receivers: set[str]
-    ) -> _Found:
-        """Return the partitions that may need a step. The mapping of topics must not change."""
-        if self._nodes != (leaving, receivers):
-            self._topics, self._nodes, self._by_topic = None, (leaving, receivers), {}
-        if self._topics is not topics:
-            before, self._topics, self._by_topic = self._by_topic, topics, {}
-            for name, topic in topics.items():
-                known = before.get(name)
-                if known is None or known[0] is not topic:
-                    known = topic, _find_unsettled(topic, leaving, receivers)
-                self._by_topic[name] = known
-            found = [of_topic for _, of_topic in self._by_topic.values()]
-            places = sorted(place for of_topic in found for place in of_topic.places)
-            self._found = _Found(places, sum(of_topic.reassigning for of_topic in found))
-        return self._found
-
-
-def _find_unsettled(topic: TopicMetadata, leaving: set[str], receivers: set[str]) -> _Found:
-    places, reassigning = [], 0
-    for number, partition in enumerate(topic.partitions):
-        reassigning += partition.is_reassigning
-        if (
-            partition.target
-            or partition.leader != partition.replicas[0]
-            or leaving
-            or partition.has_surplus_replicas
-            or _can_add_replica(partition, receivers)
-        ):
-            places.append(PartitionRef(topic.name, number))
-    return _Found(places, reassigning)
-
-
-def _can_add_replica(partition: PartitionMetadata, receivers: set[str]) -> bool:
-    """Whether a partition with a leader is missing replicas, and a node could take one."""
-    return (
-        partition.is_missing_replicas
-        and partition.leader is not None
-        and not receivers.issubset(partition.replicas)
-    )
 
 
 def _is_target_too_long(partition: PartitionMetadata) -> bool:

@@ -19,9 +19,10 @@ from goq import limits
 from goq.broker.runtime.tasks import Tasks
 from goq.clock import Clock
 from goq.cluster.controller.clock_skew import skewed_nodes
-from goq.cluster.controller.controller import UnsettledPartitions, decide, is_deaf
+from goq.cluster.controller.controller import decide, is_deaf
 from goq.cluster.controller.node_liveness import Heartbeat, HeartbeatAnswer, NodeLiveness
 from goq.cluster.controller.port_probe import is_port_closed
+from goq.cluster.controller.unsettled_partitions import UnsettledPartitions
 from goq.cluster.metadata.client import MetadataClient
 from goq.cluster.metadata.commands import AnyCommand, ChangePartitions, ElectLeader, RemoveNode
 from goq.cluster.metadata.features import has_batches

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from goq import limits
-from goq.cluster.controller import controller
+from goq.cluster.controller import unsettled_partitions
 from goq.cluster.controller.controller import (
     IS_RAFT_SILENT,
     IS_UNCALLABLE,
-    UnsettledPartitions,
     decide,
     is_deaf,
 )
 from goq.cluster.controller.node_liveness import Heartbeat, NodeLiveness
+from goq.cluster.controller.unsettled_partitions import UnsettledPartitions
 from goq.cluster.metadata.apply import apply
 from goq.cluster.metadata.commands import (
     AlterClusterSettings,
@@ -516,13 +516,13 @@ def test_a_look_for_partitions_that_need_a_step_costs_what_changed(
     topics = [CreateTopic(f"t{number}", 4, {}, 3) for number in range(10)]
     state = after(nodes(3), *topics)
     looked_at: list[str] = []
-    find = controller._find_unsettled
+    find = unsettled_partitions._find_unsettled
 
     def counted(topic: TopicMetadata, leaving: set[str], receivers: set[str]) -> Any:
         looked_at.append(topic.name)
         return find(topic, leaving, receivers)
 
-    monkeypatch.setattr(controller, "_find_unsettled", counted)
+    monkeypatch.setattr(unsettled_partitions, "_find_unsettled", counted)
     unsettled, receivers = UnsettledPartitions(), {"n1", "n2", "n3"}
     unsettled.find(state.topics, set(), receivers)
     assert len(looked_at) == len(topics)
