@@ -165,11 +165,11 @@ class ClusterNode:
 
     async def stop(self) -> None:
         """Stop taking part; on return all replicas are closed."""
+        await self.lease_return.close()  # while other nodes can be asked
         for task in self._running:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
-        self.lease_return.close()
         await self.repairs.close()
         await self.replicas.close()
         await self.routes.close()

@@ -51,6 +51,7 @@ from goq.storage.log.reader import ReadResult
 from goq.storage.scanner import Damage
 
 _EVENTS_PER_FRAME_MAX = 2_000  # fit a frame even with reasons of maximum length
+_DISK_FULL = "the disk is full; free some space, then send again"
 
 
 class LeasedBatch(NamedTuple):
@@ -131,9 +132,7 @@ class Leases:
             raise self._availability.error
         self._writer.commit.check_room(0)
         if self._context.is_disk_full():
-            raise StorageFull(
-                "the disk is full; free some space, then send again", retry_after_ms=1000
-            )
+            raise StorageFull(_DISK_FULL, retry_after_ms=1000)
 
     def record(self, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
         """Apply and record events, also of other parts; they are durable when the future is done.
@@ -337,24 +336,46 @@ class Leases:
         """Wait until everything decided so far is committed; raise if that is unknown."""
         await self._writer.wait_for_commit()
 
-    def undo_receive(self, group: str, token: int, spans: Sequence[Span]) -> None:
-        """Release leased messages that were never delivered, without counting an attempt."""
-        is_writable = self._availability.error is None and self._writer.has_room
-        if group in self._state.groups and is_writable:
-            event = release_undelivered(self._state, group, token, spans, self._clock.now_ms())
-            if event is not None:
-                self._writer.record([event])
-                self._callbacks.on_ready(group)
+    def undo_receive(
+        self, group: str, token: int, spans: Sequence[Span]
+    ) -> asyncio.Future[Appended] | None:
+        """Release leased messages that were never delivered, without counting an attempt.
 
-    def end_lease(self, group: str, token: int, reason: str) -> None:
-        """End a lease at once because its consumer is gone; its messages are ready again."""
+        They are released for good when the future completes; None if nothing of them is leased.
+        Raises an error if no event can be accepted now.
+        """
+        self._check_writable()
+        if group not in self._state.groups:
+            return None
+        event = release_undelivered(self._state, group, token, spans, self._clock.now_ms())
+        return None if event is None else self._free(group, [event])
+
+    def end_leases(
+        self, group: str, tokens: Iterable[int], reason: str
+    ) -> asyncio.Future[Appended] | None:
+        """End leases at once because their consumer is gone; their messages are ready again.
+
+        Returns and raises as :meth:`undo_receive` does. There are at most
+        ``limits.LEASES_ENDED_AT_ONCE``.
+        """
+        self._check_writable()
+        if group not in self._state.groups:
+            return None
+        failing = self._failure_now(group, 0, reason)
+        ended = (expire_lease(self._state, group, token, failing) for token in tokens)
+        events = [event for each in ended for event in each]
+        return self._free(group, events) if events else None
+
+    def _check_writable(self) -> None:
+        """Raise an error if the log takes no event; whether it is confirmed is another matter."""
         self._availability.check()
         if not self._writer.has_room:
-            return  # it ends at its deadline
-        events = expire_lease(self._state, group, token, self._failure_now(group, 0, reason))
-        if events:
-            self._writer.record(events)
-            self._callbacks.on_ready(group)
+            raise StorageFull(_DISK_FULL, retry_after_ms=1000)
+
+    def _free(self, group: str, events: Sequence[AnyEvent]) -> asyncio.Future[Appended]:
+        done = self._writer.record(events)
+        self._callbacks.on_ready(group)
+        return done
 
     def unsettled_count(self, group: str, token: int) -> int:
         """Return the number of unsettled messages of a lease."""

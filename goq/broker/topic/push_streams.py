@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -15,7 +16,8 @@ from goq import limits
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.stream_credit import CreditAccount
 from goq.broker.topic.topic import Topic
-from goq.broker.topic.topic_leases import LeaseRoom, ReceiveRequest
+from goq.broker.topic.topic_leases import LeaseRoom, ReceiveRequest, unless_recorded
+from goq.clock import TimeSlice
 from goq.errors import (
     Conflict,
     GoqError,
@@ -210,7 +212,7 @@ class PushStreams:
 
     def __init__(self, end_elsewhere: EndLeases | None = None) -> None:
         """``end_elsewhere`` is for leases of partitions that other nodes lead by now."""
-        self._end_elsewhere = end_elsewhere
+        self._end_elsewhere = end_elsewhere or _end_at_deadlines
         self._streams: dict[str, PushStream] = {}
         self._by_session: dict[tuple[int, str, str], PushStream] = {}
 
@@ -266,20 +268,41 @@ class PushStreams:
         topic.credits.closed(account)
         if stream.ended or not in_flight:
             return
-        moved: dict[int, list[int]] = {}
+        tokens: dict[int, list[int]] = {}
         for number, token in in_flight:
+            tokens.setdefault(number, []).append(token)
+        self._end(topic, stream.group, tokens)
+
+    def _end(self, topic: Topic, group: str, left: dict[int, list[int]]) -> None:
+        """End leases, by partition, some in each step of the event loop; empties ``left``.
+
+        Where this node leads no more, or does not until that is committed, the next leader does it.
+        """
+        time_slice = TimeSlice()
+        while left:
+            number, tokens = next(iter(left.items()))
             partition = topic.partitions.get(number)
+            at_once = len(tokens) if partition is None else limits.LEASES_ENDED_AT_ONCE
+            some = tokens[-at_once:]
+            del tokens[-at_once:]
+            if not tokens:
+                del left[number]
+            elsewhere = partial(self._end_elsewhere, topic.name, group, number, some)
             if partition is None:
-                moved.setdefault(number, []).append(token)
-                continue
-            with contextlib.suppress(GoqError):  # then the lease ends at its deadline
-                partition.leases.end_lease(stream.group, token, CONNECTION_CLOSED)
-        if self._end_elsewhere is not None:
-            for number, tokens in moved.items():
-                self._end_elsewhere(topic.name, stream.group, number, tokens)
+                elsewhere()
+            else:
+                end = partial(partition.leases.end_leases, group, some, CONNECTION_CLOSED)
+                unless_recorded(end, elsewhere)
+            if left and time_slice.is_over:
+                asyncio.get_running_loop().call_soon(self._end, topic, group, left)
+                break
         topic.receiver.wake()
 
     def end_all(self) -> None:
         """End all streams: the node is stopping."""
         for stream in self._streams.values():
             stream.end()
+
+
+def _end_at_deadlines(_topic: str, _group: str, _number: int, _tokens: list[int]) -> None:
+    """No other node leads partitions of a standalone node."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -283,11 +283,33 @@ class TopicLeases:
         """Release leases that reach no consumer, wherever their partitions are led by now."""
         for batch in batches:
             partition = self._partitions.get(batch.partition)
+            return_lease = partial(self._return_lease, group, batch)
             if partition is None:
-                self._return_lease(group, batch)
+                return_lease()
                 continue
-            with suppress(GoqError):  # closed: it ends at its deadline
-                partition.leases.undo_receive(group, batch.token, batch.spans)
+            undo = partial(partition.leases.undo_receive, group, batch.token, batch.spans)
+            unless_recorded(undo, return_lease)
+
+
+def unless_recorded(
+    record: Callable[[], asyncio.Future[Appended] | None], otherwise: Callable[[], object]
+) -> None:
+    """Record events in the background; call ``otherwise`` if they are not known to be committed.
+
+    The next leader of the partition does not have them then.
+    """
+
+    def on_done(recorded: asyncio.Future[Appended]) -> None:
+        if recorded.cancelled() or recorded.exception() is not None:
+            otherwise()
+
+    try:
+        recorded = record()
+    except GoqError:
+        otherwise()
+    else:
+        if recorded is not None:
+            recorded.add_done_callback(on_done)
 
 
 class _Warm(Exception):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -20,8 +21,9 @@ from goq.broker.broker import Broker
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.runtime.tasks import Tasks
 from goq.broker.topic.push_streams import CONNECTION_CLOSED
+from goq.clock import TimeSlice
 from goq.cluster.rpc.server import CALL_PREFIX
-from goq.errors import GoqError, InvalidFrame, Unavailable
+from goq.errors import GoqError, InvalidFrame, NotLeader, TopicNotFound
 from goq.model import Receipt
 
 RETURN_LEASES = CALL_PREFIX + "return-leases"
@@ -51,9 +53,12 @@ class LeaseReturn:
         self._tasks = Tasks()
         self._is_closed = False
 
-    def close(self) -> None:
-        """Return nothing more: this node stops. What is under way ends at its deadline."""
+    async def close(self) -> None:
+        """Return nothing more: this node stops. What is under way has a moment to be returned."""
         self._is_closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.LEASE_RETURN_AT_STOP_S):
+                await self._tasks.finish()
         self._tasks.cancel()
 
     def return_lease(self, topic: str, group: str, batch: LeasedBatch) -> None:
@@ -76,11 +81,16 @@ class LeaseReturn:
         leases: dict[int, list[tuple[int, int, int]]] = {}
         for receipt in receipts:
             some = leases.setdefault(receipt.partition, [])
-            some.append((receipt.token, receipt.start, receipt.end))
-        returns = (
-            self._return(_ReturnRequest(topic, group, n, some)) for n, some in leases.items()
-        )
-        await asyncio.gather(*returns)
+            token, start, end = receipt.token, receipt.start, receipt.end
+            if some and some[-1][::2] == (token, start):  # each message of a lease has a receipt
+                start = some.pop()[1]
+            some.append((token, start, end))
+        returns = [
+            self._tasks.start(self._return(_ReturnRequest(topic, group, n, some)))
+            for n, some in leases.items()
+            if not self._is_closed
+        ]
+        await asyncio.gather(*returns, return_exceptions=True)
 
     async def _return(self, request: _ReturnRequest) -> None:
         """Return leases of one partition; try again for a while, which changes nothing twice."""
@@ -96,7 +106,7 @@ class LeaseReturn:
                 return
             except GoqError as error:
                 is_over = asyncio.get_running_loop().time() >= until_s
-                if is_over or not isinstance(error, Unavailable):
+                if is_over or not error.retryable:
                     where = f"{request.topic}:{request.partition}"
                     _log.info("%s keeps leases until they end: %s", where, error)
                     return
@@ -108,7 +118,10 @@ class LeaseReturn:
             request = msgspec.msgpack.decode(body, type=_ReturnRequest)
         except msgspec.MsgspecError as error:
             raise InvalidFrame(f"this call cannot be read: {error}") from None
-        await self._release(request)
+        try:
+            await self._release(request)
+        except TopicNotFound:  # the sender knows it: this node starts, and has not opened it yet
+            raise NotLeader(f"this node does not lead {request.topic} yet") from None
         return []
 
     async def _release(self, request: _ReturnRequest) -> None:
@@ -116,10 +129,16 @@ class LeaseReturn:
         topic = self._broker.topic(request.topic)
         leases = topic.partitions[request.partition].leases
         leases.check_room()
-        for token, start, end in request.leases:
+        time_slice = TimeSlice()
+        at_once = limits.LEASES_ENDED_AT_ONCE if request.reason else 1
+        for at in range(0, len(request.leases), at_once):
+            if time_slice.is_over:
+                await time_slice.next()
+            some = request.leases[at : at + at_once]
             if request.reason:
-                leases.end_lease(request.group, token, request.reason)
+                leases.end_leases(request.group, [token for token, _, _ in some], request.reason)
             else:
+                ((token, start, end),) = some
                 leases.undo_receive(request.group, token, [(start, end, 0)])
         topic.receiver.wake()
         await leases.wait_for_commit()

@@ -290,7 +290,7 @@ class TraceTwin:
         standing = self.groups[topic.name, group]
         if standing.held:
             token = self.chance.choice([held.token for held in standing.held.values()])
-            topic.partitions[0].leases.end_lease(group, token, "gone")
+            topic.partitions[0].leases.end_leases(group, [token], "gone")
             for offset in [o for o, held in standing.held.items() if held.token == token]:
                 self._fails(topic, group, offset, "EXPIRED", 0, "gone")
 

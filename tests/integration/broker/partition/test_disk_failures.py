@@ -187,8 +187,10 @@ def test_a_partition_on_a_full_disk_stays_open_and_refuses_what_it_could_not_rec
             ):
                 with pytest.raises(StorageFull):
                     await refused
-            partition.leases.undo_receive("g", held[0].token, held[0].spans)
-            partition.leases.end_lease("g", held[0].token, "gone")
+            with pytest.raises(StorageFull):
+                partition.leases.undo_receive("g", held[0].token, held[0].spans)
+            with pytest.raises(StorageFull):
+                partition.leases.end_leases("g", [held[0].token], "gone")
             clock.advance_ms(1000)
             partition._timers._on_time()
             await quiet(partition)

@@ -47,7 +47,8 @@ def test_a_partition_that_is_offline_leases_nothing_and_settles_nothing(tmp_path
                 lambda: leases.nack("g", [one], 0, ""),
                 lambda: leases.reject("g", [one], ""),
                 lambda: leases.release("g", [one]),
-                lambda: leases.end_lease("g", one.token, ""),
+                lambda: leases.end_leases("g", [one.token], ""),
+                lambda: leases.undo_receive("g", one.token, found[0].spans),
                 lambda: leases.receive(
                     "g", "c", 1, None, bytes_max=2**20, wait=True, rule=RetryRule(), session_id=""
                 ),
@@ -56,7 +57,6 @@ def test_a_partition_that_is_offline_leases_nothing_and_settles_nothing(tmp_path
             for ask in refused:
                 with pytest.raises(PartitionOffline):
                     ask()
-            leases.undo_receive("g", one.token, found[0].spans)
             assert event_log(partition).end_offset == before
             assert state_of(partition).groups["g"].outstanding()
 

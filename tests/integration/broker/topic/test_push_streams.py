@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from goq import limits
-from goq.errors import StreamNotFound, TooManyRequests
+from goq import clock, limits
+from goq.errors import StreamNotFound, TimedOut, TooManyRequests
 from tests.support.broker.harness import ack, leased, nack, options, receipts
+from tests.support.broker.partition_internals import state_of
 from tests.support.broker.push_streams import GROUP, Node, Reader, expire, on_node
 from tests.support.eventually import until
 
@@ -81,6 +82,53 @@ def test_what_a_closed_connection_had_is_ready_again_at_once(tmp_path: Path) -> 
             {b"0", b"1", b"2"} - {settled}
         )
         assert {attempt for _, attempt, _ in again} == {2}
+
+    on_node(tmp_path, test, partitions=2)
+
+
+def test_thousands_of_leases_of_a_closed_connection_end_a_few_in_each_step_of_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LEASES_ENDED_AT_ONCE", 2)
+    monkeypatch.setattr(clock, "SLICE_S", 0.0)
+
+    async def test(node: Node) -> None:
+        reader = node.open()
+        for number in range(5):
+            await node.publish(b"%d" % number)
+            await until(lambda number=number: len(reader.batches) == number + 1)
+        group = state_of(node.topic.partitions[0]).groups[GROUP]
+        assert len(group.leases) == 5
+        await reader.disconnect(node)
+        held = [len(group.leases)]
+        while group.leases:
+            await asyncio.sleep(0)
+            held.append(len(group.leases))
+        assert held == [3, 1, 0]
+
+    on_node(tmp_path, test)
+
+
+def test_leases_of_a_closed_connection_that_cannot_end_here_end_at_the_next_leader(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node) -> None:
+        elsewhere: list[object] = []
+        node.broker.streams._end_elsewhere = lambda *leases: elsewhere.append(leases)
+        await node.publish(b"0")
+        await node.publish(b"1", partition=1)
+        reader = node.open()
+        await reader.got(b"0", b"1")
+        tokens = {batch.partition: batch.token for batch in reader.batches}
+        first, second = node.topic.partitions
+        first.availability.take_offline("lost its latest events")
+        lost = asyncio.get_running_loop().create_future()
+        second.leases.end_leases = lambda *_leases: lost
+        await reader.disconnect(node)
+        assert elsewhere == [("t", GROUP, 0, [tokens[0]])]
+        lost.set_exception(TimedOut("another node leads"))
+        await asyncio.sleep(0)
+        assert elsewhere[1:] == [("t", GROUP, 1, [tokens[1]])]
 
     on_node(tmp_path, test, partitions=2)
 

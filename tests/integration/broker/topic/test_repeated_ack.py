@@ -52,7 +52,7 @@ def test_a_message_that_another_lease_acknowledged_is_lost_for_the_first(tmp_pat
             topic = await broker.topic_admin.create("t")
             await publish(topic, b"a", b"b")
             first = receipts(await topic.receiver.receive("g", options()), topic.id)
-            topic.partitions[0].leases.end_lease("g", first[0].token, "gone")
+            topic.partitions[0].leases.end_leases("g", [first[0].token], "gone")
             again = await topic.receiver.receive("g", options())
             assert [attempt for _, attempt, _ in leased(again)] == [2, 2]
             assert await settle_acked(topic, "g", first) == (0, first)

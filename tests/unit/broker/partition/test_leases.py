@@ -171,13 +171,15 @@ def test_each_way_to_settle_is_the_event_that_says_so() -> None:
 def test_what_never_left_the_node_is_ready_again_unless_no_event_can_say_so() -> None:
     case = Case()
     spans = [(0, 2, 1)]
-    for refuse in ("unknown group", "no lease", "disk full", "offline"):
-        case.has_room = refuse != "disk full"
-        if refuse == "offline":
-            case.leases._availability.take_offline("is closed")
-        group = "other" if refuse == "unknown group" else "g"
-        token = TOKEN + (refuse == "no lease")
-        case.leases.undo_receive(group, token, spans)
+    assert case.leases.undo_receive("other", TOKEN, spans) is None
+    assert case.leases.undo_receive("g", TOKEN + 1, spans) is None
+    case.has_room = False
+    with pytest.raises(StorageFull):
+        case.leases.undo_receive("g", TOKEN, spans)
+    case.has_room = True
+    case.leases._availability.take_offline("is closed")
+    with pytest.raises(PartitionOffline):
+        case.leases.undo_receive("g", TOKEN, spans)
     assert (case.recorded, case.woken) == ([], [])
     case.leases._availability.error = None
     case.leases.undo_receive("g", TOKEN, spans)
@@ -189,11 +191,13 @@ def test_what_never_left_the_node_is_ready_again_unless_no_event_can_say_so() ->
 def test_the_lease_of_a_consumer_that_is_gone_ends_at_once_if_an_event_can_say_so() -> None:
     case = Case()
     case.has_room = False
-    case.leases.end_lease("g", TOKEN, "connection closed")
+    with pytest.raises(StorageFull):
+        case.leases.end_leases("g", [TOKEN], "connection closed")
     case.has_room = True
-    case.leases.end_lease("g", TOKEN + 1, "connection closed")
+    assert case.leases.end_leases("g", [TOKEN + 1], "connection closed") is None
+    assert case.leases.end_leases("other", [TOKEN], "connection closed") is None
     assert (case.recorded, case.woken) == ([], [])
-    case.leases.end_lease("g", TOKEN, "connection closed")
+    case.leases.end_leases("g", [TOKEN + 1, TOKEN], "connection closed")
     ((event,),) = case.recorded
     assert isinstance(event, Expired)
     assert (event.spans, event.reason) == ([(0, 4, 1)], "connection closed")
@@ -201,7 +205,7 @@ def test_the_lease_of_a_consumer_that_is_gone_ends_at_once_if_an_event_can_say_s
     assert case.woken == ["g"]
     case.leases._availability.take_offline("is closed")
     with pytest.raises(PartitionOffline):
-        case.leases.end_lease("g", TOKEN, "connection closed")
+        case.leases.end_leases("g", [TOKEN], "connection closed")
 
 
 def test_leases_are_counted_and_their_members_named() -> None:

@@ -15,7 +15,7 @@ from goq.broker.topic.topic_leases import Leased, ReceiveRequest, TopicLeases
 from goq.config.topic import Ordering
 from goq.delivery.group.lease import member_id
 from goq.delivery.selection.redelivery import RetryRule
-from goq.errors import PartitionOffline, StorageFailed
+from goq.errors import PartitionOffline, StorageFailed, TimedOut
 
 
 class Part:
@@ -34,6 +34,7 @@ class Part:
         self.sessions: list[str] = []
         self.rules: list[RetryRule] = []
         self.undone: list[int] = []
+        self.undoing: asyncio.Future[None] | None = None
         self.warmed: list[tuple[int, int]] = []
         self.warm_asked: list[bool] = []
         self._given = list(given)
@@ -58,9 +59,11 @@ class Part:
         batch = LeasedBatch(number, number, "c", 0, spans, [], **{"is_cut": False, **self._batch})
         return batch, None
 
-    def undo_receive(self, _group: str, token: int, _spans: object) -> None:
+    def undo_receive(self, _group: str, token: int, _spans: object) -> Any:
         self.undone.append(token)
-        raise StorageFailed("it is closed")
+        if self.undoing is None:
+            raise StorageFailed("it is closed")
+        return self.undoing
 
     async def warm(self, offset: int, messages: int) -> None:
         self.warmed.append((offset, messages))
@@ -271,7 +274,26 @@ def test_a_lease_of_a_partition_that_moved_is_returned_to_its_leader() -> None:
     leases.undo("g", leased)
     assert parts[0].undone == [0]
     assert parts[1].undone == []
-    assert woken.returned == [("g", 1)]
+    assert sorted(woken.returned) == [("g", 0), ("g", 1)]
+
+
+def test_a_lease_whose_release_is_lost_with_the_leadership_is_returned_to_the_next_leader() -> None:
+    async def run() -> None:
+        parts = [Part(0, 1), Part(1, 1)]
+        leases, woken = leases_of(*parts)
+        leased = await leases.lease_cached("g", request())
+        for part in parts:
+            part.undoing = asyncio.get_running_loop().create_future()
+        leases.undo("g", leased)
+        lost, committed = (part.undoing for part in parts)
+        assert lost is not None
+        assert committed is not None
+        lost.set_exception(TimedOut("another node leads"))
+        committed.set_result(None)
+        await asyncio.sleep(0)
+        assert woken.returned == [("g", 0)]
+
+    asyncio.run(run())
 
 
 def test_what_a_consumer_may_not_take_is_offered_to_others() -> None:

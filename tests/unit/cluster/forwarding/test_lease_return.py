@@ -34,8 +34,8 @@ class Led:
     def undo_receive(self, *lease: object) -> None:
         self.done.append(lease)
 
-    def end_lease(self, *lease: object) -> None:
-        self.done.append(lease)
+    def end_leases(self, *leases: object) -> None:
+        self.done.append(leases)
 
     async def wait_for_commit(self) -> None:
         if self.failures:
@@ -102,7 +102,7 @@ def test_what_cannot_be_returned_ends_at_its_deadline(monkeypatch: pytest.Monkey
         case.failures = [NotLeader("none now")]
         case.leases.return_lease("t", "g", BATCH)
         await case.finish()
-        case.leases.close()
+        await case.leases.close()
         case.leases.return_lease("t", "g", BATCH)
         await case.finish()
         assert case.asked == [ASKED] * 2
@@ -126,6 +126,49 @@ def test_a_return_that_may_be_lost_with_its_leader_is_sent_again() -> None:
     asyncio.run(run())
 
 
+def test_a_leader_that_starts_and_has_not_opened_the_topic_is_asked_again() -> None:
+    async def run() -> None:
+        case = Case()
+
+        def not_yet(_name: str) -> Any:
+            raise TopicNotFound("it is not open yet")
+
+        case.leases._broker.topic = not_yet  # type: ignore[method-assign]
+        with pytest.raises(NotLeader):
+            await case.leases.handle_return("n2", msgspec.msgpack.encode(ASKED))
+
+    asyncio.run(run())
+
+
+def test_a_node_that_stops_returns_what_is_under_way_but_waits_for_no_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        case = Case(NotLeader("none now"))
+        case.leases.return_lease("t", "g", BATCH)
+        await case.leases.close()
+        assert case.asked == [ASKED] * 2
+        monkeypatch.setattr(limits, "LEASE_RETURN_AT_STOP_S", 0)
+        await case.leases.return_leases("t", "g", [Receipt(2, 7, 3, 5)])
+        assert case.asked == [ASKED] * 2
+        case = Case(*[NotLeader("none now")] * 1000)
+        case.leases.return_lease("t", "g", BATCH)
+        await case.leases.close()
+        assert len(case.asked) < 1000
+
+    asyncio.run(run())
+
+
+def test_the_receipts_of_one_lease_are_returned_together() -> None:
+    async def run() -> None:
+        case = Case()
+        receipts = [Receipt(2, 7, offset, offset + 1) for offset in (3, 4, 6, 7)]
+        await case.leases.return_leases("t", "g", [*receipts, Receipt(2, 8, 8, 9)])
+        assert case.asked == [["t", "g", 2, [[7, 3, 5], [7, 6, 8], [8, 8, 9]], ""]]
+
+    asyncio.run(run())
+
+
 def test_a_lease_whose_connection_closed_ends_at_the_leader() -> None:
     async def run() -> None:
         led = Led()
@@ -133,8 +176,8 @@ def test_a_lease_whose_connection_closed_ends_at_the_leader() -> None:
         case.leases.end_leases("t", "g", 2, [7])
         await case.finish()
         await leader.leases.handle_return("n2", msgspec.msgpack.encode(case.asked[0]))
-        assert led.done == [("g", 7, CONNECTION_CLOSED)]
-        case.leases.close()
+        assert led.done == [("g", [7], CONNECTION_CLOSED)]
+        await case.leases.close()
         case.leases.end_leases("t", "g", 2, [7])
         await case.finish()
         assert len(case.asked) == 1
