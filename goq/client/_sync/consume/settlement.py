@@ -62,9 +62,10 @@ class Settler:
         """Settle receipts, with as few requests as leaders and the limit of a request allow.
 
         Where a leader cannot be asked and others can, its receipts fail with the code of the error.
+        So do those of a request that fails when another one was answered.
         After ``until_s``, in monotonic seconds, nothing is tried again; ``on_failed`` comes before.
         """
-        done, failed = 0, list[FailedReceipt]()
+        done, failed, has_answer = 0, list[FailedReceipt](), False
         errors: list[GoqError] = []
         if self._http.cluster_map.is_cluster:
             self._http.find_leaders(topic)
@@ -77,17 +78,18 @@ class Settler:
                         verb, partition, group, piece, details, until_s, on_failed
                     )
                 except GoqError as error:
-                    if not error.retryable:
+                    if not (error.retryable or has_answer):
                         raise
                     errors.append(error)
                     failed.extend(FailedReceipt(receipt, error.code) for receipt in some[start:])
                     break
+                has_answer = True
                 done += settled.done
                 failed.extend(settled.failed)
                 if verb != "extend":
                     for listener in list(self.listeners):
                         listener(topic, group, partition.partition, settled.done)
-        if len(errors) == len(by_leader):
+        if errors and not has_answer:
             raise_failures(errors)
         return Settled(done, failed)
 

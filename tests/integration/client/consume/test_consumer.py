@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from goq import limits
 from goq.client import AsyncClient, Client, ReceivedMessage
 from goq.client._sync.consume.received_message import extend_leases
 from goq.client._sync.consume.settlement import Settler
@@ -228,6 +229,28 @@ def test_many_messages_are_settled_unless_their_leases_may_last(
     monkeypatch.setattr(Settler, "settle", lambda *_args, **_details: Settled(1, failed))
     client.ack_many(messages)
     assert [message.settled for message in messages] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("error", [Unavailable("gone"), TopicNotFound("deleted meanwhile")])
+def test_what_one_of_several_requests_settled_is_told_when_another_one_fails(
+    client: Client, monkeypatch: pytest.MonkeyPatch, node: FakeNode, error: GoqError
+) -> None:
+    fill(node, client, 4)
+    texts = [message.receipt for message in client.receive("orders", "workers")]
+    monkeypatch.setattr(limits, "RECEIPTS_PER_REQUEST_MAX", 2)
+    outcomes: list[Settled | GoqError] = [Settled(2, []), error, error]
+
+    def settle(*_args: object) -> Settled:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, GoqError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(Settler, "_settle", settle)
+    failed = [FailedReceipt(text, error.code) for text in texts[2:]]
+    assert client.ack("orders", "workers", texts) == Settled(2, failed)
+    with pytest.raises(type(error)):
+        client.ack("orders", "workers", texts[2:])
 
 
 def test_receipts_can_be_settled_by_their_text(node: FakeNode, client: Client) -> None:
