@@ -119,7 +119,16 @@ class EventWriter:
 
     async def wait_for_commit(self) -> None:
         """Wait until all events recorded so far are committed; raise if that is unknown."""
-        await self.commit.wait_for_commit(self._next_sequence)
+        await self.committed()
+
+    def committed(self) -> asyncio.Future[Appended]:
+        """Return a future that completes when all events recorded so far are committed.
+
+        It fails with the error of the log, or with ``TimedOut`` if that is unknown.
+        """
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.commit.complete_when_committed(self._next_sequence, done)
+        return done
 
     async def write_deferred(self) -> None:
         """Wait until all deferred events are durable."""

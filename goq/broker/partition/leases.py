@@ -91,7 +91,7 @@ class MustRepeat(Exception):
 
 
 Settling = tuple[Settlement, Sequence[asyncio.Future[Appended]]]
-"""The decision, and futures that complete when it is durable; none if nothing changed."""
+"""The decision, and futures that complete when it is durable, with what it rests on."""
 
 
 class Leases:
@@ -318,6 +318,8 @@ class Leases:
         ]
         if settled.events:
             self._wake_blocked(group)
+        elif settled.void:  # what ended their leases may be lost with this leadership
+            recorded.append(self._writer.committed())
         return settled, recorded
 
     def _wake_blocked(self, group_name: str) -> None:

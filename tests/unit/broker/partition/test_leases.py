@@ -78,6 +78,9 @@ class Case:
     async def wait_for_commit(self) -> None:
         return
 
+    def committed(self) -> object:
+        return "committed"
+
 
 def receipt(start: int, end: int, token: int = TOKEN) -> Receipt:
     return Receipt(3, token, start, end)
