@@ -35,10 +35,10 @@ from typing import Concatenate, ParamSpec, TypeVar, get_type_hints
 import msgspec
 
 from goq.access.token_record import TokenRecord
-from goq.errors import CorruptData, GoqError, StorageFull, Unavailable
+from goq.errors import CorruptData, GoqError, StorageFull, Unavailable, outcome_unknown
 from goq.model import NO_TOPIC_ID, topic_folder
 from goq.schedules.schedule_record import ScheduleRecord
-from goq.storage.catalog.checked_tables import CheckedTables, DamagedRow, TableSchema
+from goq.storage.catalog.checked_tables import CheckedTables, CommitFailed, DamagedRow, TableSchema
 from goq.storage.catalog.rows import ArchiveRow, SegmentRow, TopicManifest, TopicRow
 from goq.storage.catalog.sqlite_errors import primary_code, refused_access
 from goq.storage.disk_space import DiskSpace
@@ -59,6 +59,23 @@ def _translated(
     def run(self: NodeDb, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
             return self._run(lambda: method(self, *args, **kwargs))
+        except _ERRORS as error:
+            raise _node_error(self.path, error) from error
+
+    return run
+
+
+def _asked_for(
+    method: Callable[Concatenate[NodeDb, _P], _T],
+) -> Callable[Concatenate[NodeDb, _P], _T]:
+    """Translate errors of a change that clients ask for: a commit that fails may come back."""
+
+    @wraps(method)
+    def run(self: NodeDb, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return self._run(lambda: method(self, *args, **kwargs))
+        except CommitFailed as error:
+            raise outcome_unknown(_node_error(self.path, error)) from error
         except _ERRORS as error:
             raise _node_error(self.path, error) from error
 
@@ -104,7 +121,8 @@ class NodeDb:
 
     With ``read_only`` it may also be opened beside a running node. Changes on a full disk give up
     the reserve of ``space``. Every call raises ``CorruptData``, ``StorageFailed``, ``StorageFull``
-    or ``Unavailable`` when SQLite fails.
+    or ``Unavailable`` when SQLite fails; a change that clients ask for also raises ``TimedOut``,
+    if it may have been stored all the same.
     """
 
     def __init__(
@@ -126,7 +144,12 @@ class NodeDb:
                 raise
             if not self._space.give_up():
                 raise
-            return work()
+            try:
+                return work()
+            except _ERRORS:
+                if isinstance(error, CommitFailed):
+                    raise error from None  # what the first try wrote may still come back
+                raise
 
     def _open(self, mode: str) -> None:
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"
@@ -191,7 +214,7 @@ class NodeDb:
             for row in self._tables.rows("topics")
         ]
 
-    @_translated
+    @_asked_for
     def put_topic(self, topic: TopicRow) -> None:
         """Insert or replace a topic."""
         row = {
@@ -224,13 +247,13 @@ class NodeDb:
         rows = self._tables.rows("groups", topic=topic)
         return {row["name"]: _settings(row["settings"]) for row in rows}
 
-    @_translated
+    @_asked_for
     def put_group(self, topic: str, name: str, settings: Mapping[str, str]) -> None:
         """Insert or replace a group."""
         row = {"topic": topic, "name": name, "settings": _text_of(settings)}
         self._tables.put("groups", [row])
 
-    @_translated
+    @_asked_for
     def delete_group(self, topic: str, name: str) -> None:
         """Delete a group."""
         self._tables.delete("groups", [{"topic": topic, "name": name}])
@@ -304,24 +327,25 @@ class NodeDb:
         rows = self._tables.rows("tokens")
         return {row["id"]: TokenRecord(**{**row, "rules": _rules(row["rules"])}) for row in rows}
 
-    @_translated
+    @_asked_for
     def put_token(self, token: TokenRecord, removed: Iterable[str] = ()) -> None:
         """Insert or replace a token; afterwards delete some, by their ids."""
         row = msgspec.structs.asdict(token) | {"rules": msgspec.json.encode(token.rules).decode()}
-        self._tables.put("tokens", [row])
-        self._tables.delete("tokens", [{"id": token_id} for token_id in removed])
+        with self._tables.transaction():
+            self._tables.put("tokens", [row])
+            self._tables.delete("tokens", [{"id": token_id} for token_id in removed])
 
     @_translated
     def schedules(self) -> dict[str, ScheduleRecord]:
         """Return the schedules by name, without those whose row is damaged."""
         return {row["name"]: ScheduleRecord(**row) for row in self._tables.rows("schedules")}
 
-    @_translated
+    @_asked_for
     def put_schedules(self, schedules: Iterable[ScheduleRecord]) -> None:
         """Insert or replace schedules, in one transaction."""
         self._tables.put("schedules", [msgspec.structs.asdict(each) for each in schedules])
 
-    @_translated
+    @_asked_for
     def delete_schedule(self, name: str) -> None:
         """Delete a schedule."""
         self._tables.delete("schedules", [{"name": name}])

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from goq.frame.checksum import crc32c
+from goq.storage.catalog.sqlite_errors import primary_code
 
 _VERSION = 1
 _CRC = "crc"
@@ -51,8 +52,12 @@ class DamagedRow(NamedTuple):
         return f"a damaged row in table {self.table}: {what}"
 
 
+class CommitFailed(sqlite3.OperationalError):
+    """The disk failed in a commit: after a restart the transaction is there, or it is not."""
+
+
 class CheckedTables:
-    """The tables of one database. Errors of SQLite are raised as they are."""
+    """The tables of one database. Errors of SQLite are raised as they are, or ``CommitFailed``."""
 
     def __init__(self, connection: sqlite3.Connection, tables: Mapping[str, TableSchema]) -> None:
         connection.text_factory = _text
@@ -72,8 +77,7 @@ class CheckedTables:
             raise sqlite3.DatabaseError(
                 f"it is damaged, or of a later version of goq: its schema is {version}"
             )
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self.transaction():
             for name, table in self._tables.items():
                 if not table.added:
                     self._migrate(name, table)
@@ -110,15 +114,34 @@ class CheckedTables:
         for row in cursor:
             yield dict(zip(names, row, strict=True))
 
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit what the block changes, or nothing of it; a block within one belongs to it."""
+        if self._db.in_transaction:
+            yield
+            return
+        self._db.execute("BEGIN IMMEDIATE")
+        is_commit = False
+        try:
+            yield
+            is_commit = True
+            self._db.commit()
+        except BaseException as error:
+            self._db.rollback()
+            if is_commit and primary_code(error) == sqlite3.SQLITE_IOERR:
+                failed = CommitFailed(str(error))
+                failed.sqlite_errorcode = sqlite3.SQLITE_IOERR
+                raise failed from error
+            raise
+
     def put(self, table: str, rows: Iterable[Mapping[str, Any]], *, keep: bool = False) -> None:
         """Insert or replace rows in a transaction; with ``keep`` leave those that exist."""
         columns, key = [*self._tables[table].columns, _CRC], ", ".join(self._tables[table].key)
         changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
         update = "NOTHING" if keep else f"UPDATE SET {changes}"
         values = [[*map(row.get, columns[:-1]), _crc(table, row)] for row in rows]
-        with self._db:
+        with self.transaction():
             if self._tables[table].added and not self._columns(table):
-                self._db.execute("BEGIN IMMEDIATE")
                 self._migrate(table, self._tables[table])
             self._db.executemany(
                 f"INSERT INTO {table} ({', '.join(columns)})"
@@ -128,7 +151,7 @@ class CheckedTables:
 
     def delete(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Delete rows by columns, each mapping those with these values, in a transaction."""
-        with self._db:
+        with self.transaction():
             for row in rows:
                 where = " AND ".join(f"{column} = ?" for column in row)
                 self._db.execute(f"DELETE FROM {table} WHERE {where}", list(row.values()))
@@ -149,7 +172,7 @@ class CheckedTables:
 
     def drop(self, row: DamagedRow) -> None:
         """Remove a damaged row."""
-        with self._db:
+        with self.transaction():
             self._db.execute(f"DELETE FROM {row.table} WHERE rowid = ?", [row.rowid])
 
     def integrity_problems(self) -> list[str]:

@@ -20,7 +20,7 @@ _REFUSED = (
 )
 
 
-def primary_code(error: Exception) -> int:
+def primary_code(error: BaseException) -> int:
     """Return the primary result code of an error, 0 if it is none of SQLite's own."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 

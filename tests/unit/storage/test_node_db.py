@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import msgspec
 import pytest
 
-from goq.errors import CorruptData, StorageFailed, StorageFull, Unavailable
+from goq.access.token_record import TokenRecord
+from goq.errors import CorruptData, StorageFailed, StorageFull, TimedOut, Unavailable
+from goq.schedules.schedule_record import ScheduleRecord
+from goq.storage.catalog.checked_tables import CheckedTables
 from goq.storage.catalog.rows import SegmentRow, TopicRow
 from goq.storage.node_db import FILE_NAME, NodeDb
 
+SCHEDULE = ScheduleRecord("s", "t", "[]", "", "", 60_000, "ann", 1, 1)
+TOKEN = TokenRecord("id", "name", "digest", ("admin",), 1)
 LARGE = TopicRow("large", 1, {"x": "y" * 40_000})
 
 
@@ -92,6 +100,58 @@ def test_a_write_without_room_is_refused_and_changes_nothing(
         limited.limit(1000)
         db.put_topic(LARGE)
         assert db.topics() == [LARGE]
+
+
+class FailingCommits(sqlite3.Connection):
+    """A connection whose commits reach the disk, which then tells of an error."""
+
+    def commit(self) -> None:
+        super().commit()
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (lambda db: db.put_topic(LARGE), lambda db: db.topics()),
+        (lambda db: db.put_group("t", "g", {}), lambda db: db.groups("t")),
+        (lambda db: db.put_token(TOKEN), lambda db: db.tokens()),
+        (lambda db: db.put_schedules([SCHEDULE]), lambda db: db.schedules()),
+    ],
+)
+@pytest.mark.parametrize("space", [None, Space(has_reserve=False), Space(has_reserve=True)])
+def test_a_change_whose_commit_fails_is_not_called_refused_as_it_may_come_back(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[NodeDb], None],
+    answer: Callable[[NodeDb], Any],
+    space: Any,
+) -> None:
+    NodeDb(tmp_path).close()
+    with monkeypatch.context() as patched:
+        connect = sqlite3.connect
+        patched.setattr(sqlite3, "connect", partial(connect, factory=FailingCommits))
+        with (
+            closing(NodeDb(tmp_path, space=space)) as db,
+            pytest.raises(TimedOut, match="it is not known whether this was done"),
+        ):
+            change(db)
+    with closing(NodeDb(tmp_path)) as db:
+        assert answer(db)
+
+
+def test_a_token_is_stored_with_the_removal_of_those_that_make_room_for_it_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(NodeDb(tmp_path)) as db:
+        db.put_token(TOKEN)
+        with monkeypatch.context() as patched:
+            patched.setattr(CheckedTables, "delete", Mock(side_effect=sqlite3.OperationalError))
+            with pytest.raises(CorruptData):
+                db.put_token(msgspec.structs.replace(TOKEN, id="other"), ["x"])
+        assert list(db.tokens()) == [TOKEN.id]
 
 
 def test_a_thread_reads_what_another_wrote(tmp_path: Path) -> None:
