@@ -22,6 +22,7 @@ from hashlib import sha256
 from math import inf
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from goq import limits
 from goq.errors import ArchiveUnreachable, StorageFull
@@ -96,7 +97,7 @@ class StoreCache:
         self._stores: dict[str, StoreDisk] = {}
         self._files: OrderedDict[str, int] = OrderedDict()
         self._damaged_until_s: dict[str, float] = {}
-        self._fetching: dict[str, threading.Lock] = {}
+        self._fetching: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._down: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
 
@@ -117,14 +118,12 @@ class StoreCache:
             if self._touch(digest):
                 return self._directory / digest
             turn = self._fetching.setdefault(digest, threading.Lock())
-        with turn:
+        with turn:  # it is dropped with the last thread that waits for it
             with self._lock:
                 if self._touch(digest):
                     return self._directory / digest
             self._check_up(url)
             self._fetch_missing(url, stored)
-            with self._lock:
-                self._fetching.pop(digest, None)
         return self._directory / digest
 
     def has(self, stored: StoredObject) -> bool:

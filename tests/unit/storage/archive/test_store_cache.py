@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
@@ -97,6 +99,33 @@ def test_a_store_that_does_not_answer_is_not_asked_by_each_reader(
             cache.fetch(URL, each)
     assert (store.reads, cache.failures, cache.size_bytes) == (1, 1, 0)
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_one_object_is_never_fetched_twice_at_the_same_time(
+    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read finds the object damaged, so the next reader fetches it again at once."""
+    monkeypatch.setattr(store_cache, "_DAMAGED_S", 0.0)
+    stored = store.put(1)
+    store.objects["k1"] = bytes(SIZE_BYTES)
+    both, overlaps = Barrier(2), list[bool]()
+    read = store.read
+
+    def read_for_long(path: Path, position: int, size_bytes: int) -> memoryview:
+        try:
+            both.wait(0.02)
+            overlaps.append(True)
+        except BrokenBarrierError:
+            both.reset()
+        return read(path, position, size_bytes)
+
+    monkeypatch.setattr(store, "read", read_for_long)
+    cache = cache_in(tmp_path, store)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: cache.fetch(URL, stored), range(12)))
+    assert overlaps == []
+    assert cache.size_bytes == SIZE_BYTES
+    assert len(cache._fetching) == 0
 
 
 def test_a_full_disk_is_told_as_such_and_not_as_a_store_that_does_not_answer(
