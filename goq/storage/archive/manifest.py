@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 from goq.errors import CorruptData, GoqError, describe_os_error
 from goq.storage.archive.file import PART_SUFFIX, SUFFIX, Footer, check_archive, read_footer
-from goq.storage.archive.store_cache import open_store, read_object
+from goq.storage.archive.store_cache import OpenStore, open_store, read_object
 from goq.storage.archive.stored_entry import SUFFIX as STORED_SUFFIX
 from goq.storage.archive.stored_entry import read_entry
 from goq.storage.catalog.rows import LOG_NAMES, ArchiveRow
@@ -117,9 +118,10 @@ def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
             found.remove(path)  # deleted or moved, unless node.db still lists it
         except OSError as error:
             problems.append(describe_os_error(error, path))
+    store_of = cache(open_store)  # a client keeps its connections
     for path in _archive_files(disk, root, _DEPTH, STORED_SUFFIX):
         found.add(path.with_name(path.name.removesuffix(STORED_SUFFIX) + SUFFIX))
-        problems += _problems_of_entry(disk, path)
+        problems += _problems_of_entry(disk, path, store_of)
     paths = {row: _archive_path(root, row) for row in rows}
     missing = [row for row in rows if paths[row] not in found]
     still = set(_listed_rows(data_dir)) if missing else set()
@@ -132,10 +134,10 @@ def verify_archive(disk: Disk, data_dir: Path) -> list[str]:
     return problems
 
 
-def _problems_of_entry(disk: Disk, path: Path) -> list[str]:
+def _problems_of_entry(disk: Disk, path: Path, store_of: OpenStore) -> list[str]:
     try:
         entry = read_entry(disk, path)
-        store = open_store(entry.url)
+        store = store_of(entry.url)
     except FileNotFoundError:
         return []  # deleted with its topic
     except GoqError as error:

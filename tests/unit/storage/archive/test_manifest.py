@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 
+from goq.storage.archive import manifest
 from goq.storage.archive.file import SUFFIX as ARCHIVE_SUFFIX
 from goq.storage.archive.file import Footer
-from goq.storage.archive.manifest import ArchiveKey, archive_row, find_unlisted
+from goq.storage.archive.manifest import ArchiveKey, archive_row, find_unlisted, verify_archive
 from goq.storage.archive.stored_entry import (
     SUFFIX,
     StoredEntry,
@@ -76,3 +78,19 @@ def test_unfinished_files_are_removed_and_what_goq_did_not_write_stays(
     assert unlisted(disk) == [row]
     assert part not in disk.paths()
     assert {*others, ROOT / "other" / "0" / "messages" / part.name} <= set(disk.paths())
+
+
+def test_a_check_of_many_stored_segments_opens_their_store_once(
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of a store has connections, and certificates to read; it is for many objects."""
+    for base_offset in range(0, 50, 5):
+        put_entry(disk, base_offset)
+    store = Mock()
+    store.read.side_effect = FileNotFoundError
+    open_store = Mock(return_value=store)
+    monkeypatch.setattr(manifest, "open_store", open_store)
+    problems = verify_archive(disk, Path("/"))
+    assert [each for each in problems if "is missing" in each] == problems
+    assert len(problems) == 10
+    assert open_store.mock_calls == [call("s3://bucket")]
