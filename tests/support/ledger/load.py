@@ -76,8 +76,7 @@ class Load:
                 self._consuming_over.set()
                 for thread in (*self._producers, *self._consumers):
                     thread.join()
-        for error in self._errors:
-            raise error
+        self._raise_errors()
 
     def wait_for_progress(self, count: int) -> None:
         """Return when so many more messages are stored, and so many more are acked."""
@@ -89,10 +88,14 @@ class Load:
         )
 
     def finish_and_check(self) -> None:
-        """Publish no more, let the consumers finish what there is, then check the ledger."""
+        """Publish no more, let the consumers finish what there is, then check the ledger.
+
+        Raises the error of a thread instead: what that did last, the ledger does not have.
+        """
         self._publishing_over.set()
         for thread in self._producers:
             thread.join()
+        self._raise_errors()
         self._draining.set()
         client = self._client("20s", retries="20s")
         try:
@@ -105,6 +108,7 @@ class Load:
         self._consuming_over.set()
         for thread in self._consumers:
             thread.join()
+        self._raise_errors()
         log = read_log(client, TOPIC)
         dead: list[Place] = []
         given_up = self.ledger.given_up
@@ -121,6 +125,10 @@ class Load:
                 error.add_note(f"not dead: {trace}")
             raise
         self.ledger.check(log, self.partitions, client.describe_group(TOPIC, GROUP).raw, dead)
+
+    def _raise_errors(self) -> None:
+        for error in self._errors:
+            raise error
 
     def _client(self, timeout: str, retries: str | float) -> Client:
         client = Client(self._url, timeout=timeout, retries=retries)
