@@ -150,6 +150,7 @@ class ActiveFile:
             self._recovery_point.take_checkpoint(Checkpoint(*end, time_us))
             for after in reversed(dropped):
                 after.remove(self._disk)
+            segment.remove_sidecars(self._disk)
             self._file.close()
             self._file = self._disk.open(segment.path)
             self._file.truncate(end.position)

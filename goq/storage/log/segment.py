@@ -262,9 +262,16 @@ class Segment:
     def remove(self, disk: Disk) -> None:
         """Delete the segment's files, the log last: the other files are useless without it."""
         (self.columns or self.attach_columns(disk)).remove()
+        self.remove_sidecars(disk)
+        disk.remove(self.path)
+
+    def remove_sidecars(self, disk: Disk) -> None:
+        """Delete the files beside the segment that are of it as a whole, as it is now.
+
+        Some know it by its size only, and a segment that is cut may grow to the same size again.
+        """
         for suffix in (SPANS_SUFFIX, KEYS_SUFFIX, INDEX_SUFFIX):
             disk.remove(self.path.with_suffix(suffix))
-        disk.remove(self.path)
 
 
 class WriteBatch:

@@ -283,6 +283,26 @@ def test_the_file_is_written_when_a_segment_is_sealed_and_goes_with_it() -> None
     assert path not in history.disk.paths()
 
 
+def test_the_file_of_a_segment_that_is_cut_is_not_that_of_the_events_written_there_since() -> None:
+    """A follower is cut by its leader, gets events of the same sizes, and leads in the end."""
+    log = Log.open(FOLDER, disk := SimulatedDisk(), NEVER)
+    sizes = []
+    for offset in (1000, 2000):
+        log.truncate(0)
+        for roll in (False, True):
+            batch, view = log.begin(1, roll=roll), encode_event_frame([Moved(offset, 1)])
+            batch.add(view.header, view.body, append_time_us=1, leader_epoch=offset)
+            log.write(batch)
+            sealed = log.commit(batch)
+        assert sealed is not None
+        sizes.append((sealed.end_offset, sealed.size_bytes))
+        if offset == 1000:
+            EventIndex(disk, log.reader, IndexCache()).seal(sealed, None)
+    assert sizes[0] == sizes[1]
+    found = EventIndex(disk, log.reader, IndexCache()).message_ranges(2000, {})
+    assert found == [(0, 1), (1, 2)]
+
+
 def test_a_file_that_cannot_be_written_is_nobodys_failure() -> None:
     history = History(2)
     for _ in range(20):
