@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Protocol
@@ -12,7 +13,7 @@ from goq import limits
 from goq.broker.events.index import EventIndex, LiveBlocks, LiveBlocksBySegment
 from goq.broker.events.index_blocks import BlockBuilder, EventIndexBlock
 from goq.broker.log.pending_appends import Appended, Waiter
-from goq.delivery.events.affected import PendingCopies, affected_spans, holds_offset
+from goq.delivery.events.affected import OffsetSpans, PendingCopies, affected_spans
 from goq.delivery.events.event import AnyEvent, CopyStored, Matured, Trimmed
 from goq.delivery.outbox import Outbox
 from goq.errors import TooManyRequests
@@ -61,7 +62,10 @@ class LiveEventIndex:
         self._builder = BlockBuilder(self._sequence, self._pending_copies)
         self._builders = {events.active.base_offset: (self._sequence, self._builder)}
         self._watches: dict[int, set[asyncio.Event]] = {}
+        self._watched: list[int] = []
+        """The messages that requests wait for, by rising offset."""
         self._watch_count = 0
+        self._wake = _Wake(self._sequence)
 
     def on_snapshot(self, event_count: int, *, begins_segment: bool) -> None:
         """Skip the events of a snapshot, which concern no message. A new segment may start here."""
@@ -80,8 +84,8 @@ class LiveEventIndex:
             sequence += 1
         self._sequence = sequence
         self._builder.end_frame(sequence, frame_bytes)
-        for changed in concerned:
-            self._commits.complete_when_committed(sequence, _Wake(changed))
+        if concerned:
+            self._wake_when_committed(concerned)
 
     def on_seal(self, segment: Segment) -> None:
         """Write the index file of a sealed segment in a thread."""
@@ -112,57 +116,81 @@ class LiveEventIndex:
                 f"{self._watch_count} requests already wait for messages of this partition",
                 retry_after_ms=1000,
             )
-        watches = self._watches.setdefault(offset, set())
+        watches = self._watches.get(offset)
+        if watches is None:
+            watches = self._watches[offset] = set()
+            insort(self._watched, offset)
         watches.add(changed)
-        self._commits.complete_when_committed(self._sequence, _Wake(changed))
+        self._wake_when_committed({changed})
         self._watch_count += 1
         try:
             yield
         finally:
             self._watch_count -= 1
             watches.discard(changed)
-            if not watches:
-                self._watches.pop(offset, None)
+            if not watches and self._watches.pop(offset, None) is not None:
+                del self._watched[bisect_left(self._watched, offset)]
 
     def is_watched(self, event: AnyEvent) -> bool:
         """Return whether a request waits for a message that this event may concern."""
-        return any(self._may_affect(event, offset) for offset in self._watches)
+        return next(self._watched_by(event), None) is not None
 
     def _concerned(self, events: Sequence[AnyEvent]) -> set[asyncio.Event]:
-        return {
-            changed
-            for event in events
-            for offset, watches in self._watches.items()
-            if self._may_affect(event, offset)
-            for changed in watches
-        }
+        offsets = {offset for event in events for offset in self._watched_by(event)}
+        return set[asyncio.Event]().union(*[self._watches[offset] for offset in offsets])
 
-    def _may_affect(self, event: AnyEvent, offset: int) -> bool:
+    def _watched_by(self, event: AnyEvent) -> Iterator[int]:
+        """Yield the messages that requests wait for, and that this event may concern."""
+        spans: OffsetSpans | None
         if isinstance(event, CopyStored):
-            offset_ranges = self._pending_copies.of(event.entry)
+            spans = self._pending_copies.of(event.entry)
         elif isinstance(event, Matured):
-            return event.end_offset > offset
+            spans = ((0, event.end_offset),)
         elif isinstance(event, Trimmed):
-            return event.start_offset > offset
+            spans = ((0, event.start_offset),)
         else:
-            offset_ranges = affected_spans(event)
-        return offset_ranges is None or holds_offset(offset_ranges, offset)
+            spans = affected_spans(event)
+        watched = self._watched
+        if spans is None:
+            yield from watched
+            return
+        for start, end, *_ in spans:
+            number = bisect_left(watched, start)
+            while number < len(watched) and watched[number] < end:
+                yield watched[number]
+                number += 1
+
+    def _wake_when_committed(self, changed: Collection[asyncio.Event]) -> None:
+        """Set these once all that is queued now is committed, with others that wait for that."""
+        wake = self._wake
+        if wake.sequence == self._sequence and not wake.is_over:
+            wake.changed.update(changed)
+            return
+        self._wake = _Wake(self._sequence, changed)
+        self._commits.complete_when_committed(self._sequence, self._wake)
 
 
 class _Wake:
-    """The waiter of a commit that sets an event, whatever became of the commit."""
+    """The waiter of a commit that sets events, whatever became of the commit."""
 
-    def __init__(self, changed: asyncio.Event) -> None:
-        self._changed = changed
+    def __init__(self, sequence: int, changed: Collection[asyncio.Event] = ()) -> None:
+        self.sequence = sequence
+        self.changed = set(changed)
+        self.is_over = not changed
 
     def done(self) -> bool:
         return False
 
     def set_result(self, _appended: Appended) -> None:
-        self._changed.set()
+        self._set()
 
     def set_exception(self, _error: Exception) -> None:
-        self._changed.set()
+        self._set()
 
     def exception(self) -> None:
         """Take note of the error: the request that wakes meets it itself."""
+
+    def _set(self) -> None:
+        self.is_over = True
+        for each in self.changed:
+            each.set()

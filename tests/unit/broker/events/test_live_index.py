@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from unittest.mock import Mock, call
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from goq import limits
+from goq.broker.events import live_index as live_index_module
 from goq.broker.events.live_index import LiveEventIndex
 from goq.broker.log.pending_appends import Appended, Waiter
+from goq.delivery.events.affected import affected_spans, affects
 from goq.delivery.events.event import (
     Acked,
     AnyEvent,
@@ -186,3 +191,47 @@ def test_so_many_requests_wait_for_events_and_no_more(monkeypatch: pytest.Monkey
                     assert caught.value.retry_after_ms
 
     run(test())
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_an_event_is_looked_at_once_however_many_requests_wait(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Ten thousand may wait: each event would hold the event loop for as many comparisons."""
+    looked_at = Mock(wraps=affected_spans)
+    monkeypatch.setattr(live_index_module, "affected_spans", looked_at)
+    with live_index() as (index, commits), ExitStack() as requests:
+        changed = [asyncio.Event() for _ in range(count)]
+        for offset, each in enumerate(changed):
+            requests.enter_context(index.watch(offset, each))
+        for each in changed:
+            each.clear()
+        event = Acked("g", 1, [(0, count)])
+        index.on_record([event], 100)
+        assert looked_at.mock_calls == [call(event)]
+        assert len(commits._waiters) == 1, "one waits for the commit for all of them"
+        commits.commit_all()
+        assert all(each.is_set() for each in changed)
+
+
+@given(
+    watched=st.lists(st.integers(0, 60), max_size=12),
+    ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), min_size=1, max_size=9),
+)
+def test_the_requests_that_wake_are_those_for_messages_of_the_event(
+    watched: list[int], ranges: list[tuple[int, int]]
+) -> None:
+    event = Acked("g", 1, [(start, start + count) for start, count in ranges])
+    with live_index() as (index, commits), ExitStack() as requests:
+        changed = [asyncio.Event() for _ in watched]
+        for offset, each in zip(watched, changed, strict=True):
+            requests.enter_context(index.watch(offset, each))
+        commits.commit_all()
+        for each in changed:
+            each.clear()
+        assert index.is_watched(event) == any(affects(event, offset) for offset in watched)
+        index.on_record([event], 100)
+        commits.commit_all()
+        expected = [affects(event, offset) for offset in watched]
+        assert [each.is_set() for each in changed] == expected
+    assert not index.is_watched(Reset("g", 0))
