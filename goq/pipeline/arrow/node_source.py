@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -100,6 +101,11 @@ class NodeSource:
     def topic_id(self, topic: str) -> str:
         """Return what tells the topic from others of its name; "" where the node does not say."""
         return self._client.describe_topic(topic).id
+
+    def time_us(self, topic: str) -> int:
+        """Return the node's time in microseconds; this machine's if the node does not say."""
+        now = self._client.describe_topic(topic).time
+        return time.time_ns() // 1000 if now is None else round(now.timestamp() * 1_000_000)
 
     def bounds(self, topic: str) -> Mapping[int, LogBounds]:
         """Return the current message offsets of each partition.

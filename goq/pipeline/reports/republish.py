@@ -12,8 +12,10 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from goq import limits
 from goq.client.replay_plan import REPLAYED_FROM
 from goq.errors import InvalidInput
+from goq.pipeline.arrow.node_source import NodeSource
 from goq.pipeline.arrow.schema import MESSAGES
 from goq.pipeline.reports.report import Bars, Report, Section, section_of
 from goq.pipeline.spark.sink_options import COLUMNS, SinkOptions, check_columns
@@ -53,7 +55,8 @@ def republish(rows: DataFrame, options: SinkOptions) -> Republished:
     transaction = Transaction(options.topic, options.transaction)
     with options.client() as client:
         staged = StagedTopic(client, options.topic)
-        messages = as_messages(rows, staged.partitions)
+        now_us = NodeSource(client).time_us(options.topic)
+        messages = as_messages(rows, staged.partitions, now_us)
         ledger = TopicLedger(client, options.topic)
         known = ledger.newest(transaction.name)
         if known is None:
@@ -68,7 +71,7 @@ def republish(rows: DataFrame, options: SinkOptions) -> Republished:
 
 def check_columns_of(rows: DataFrame) -> None:
     """Raise ``InvalidInput`` for columns that no message has, before anything is created."""
-    as_messages(rows, partitions=1)
+    as_messages(rows, partitions=1, now_us=0)
 
 
 def _write(messages: DataFrame, options: SinkOptions) -> None:
@@ -121,17 +124,20 @@ def preview(rows: DataFrame) -> Report:
     )
 
 
-def as_messages(rows: DataFrame, partitions: int) -> DataFrame:
+def as_messages(rows: DataFrame, partitions: int, now_us: int) -> DataFrame:
     """Return rows for the sink, in the order of publication.
 
-    A key gives the partition; a message without a key keeps its old partition number. Past delivery
-    times are dropped. Raises ``InvalidInput`` for columns that no message has.
+    A key gives the partition; a message without a key keeps its old partition number. Delivery
+    times that are long past at ``now_us``, the node's time, are dropped. The leader finds out
+    whether others have passed, see :func:`goq.model.delivery_ms`. Raises ``InvalidInput`` for
+    columns that no message has.
     """
     published = [name for name in rows.columns if name in _PUBLISHED and name != "headers"]
     columns: list[Column] = [f.col(name) for name in published if name != "deliver_at"]
     if "deliver_at" in published:
-        later = f.when(f.col("deliver_at") > f.current_timestamp(), f.col("deliver_at"))
-        columns.append(later.alias("deliver_at"))
+        long_past = f.timestamp_micros(f.lit(now_us - 1000 * limits.CLOCK_SLACK_MS))
+        due = f.when(f.col("deliver_at") > long_past, f.col("deliver_at"))
+        columns.append(due.alias("deliver_at"))
     keyless = f.col("key").isNull() if "key" in published else f.lit(True)
     place = f.when(keyless, f.col("_partition") % partitions).cast("int").alias("partition")
     once = _each_once(rows)

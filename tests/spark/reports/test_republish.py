@@ -21,7 +21,7 @@ from goq.pipeline.spark.sink_options import SinkOptions
 from goq.pipeline.spark.transaction_topics import StagedTopic, TopicLedger
 from goq.pipeline.spark.transactions import Transaction, commit
 from tests.support.node.archive import publish_segments, retire
-from tests.support.node.running_node import RunningNode
+from tests.support.node.running_node import RunningNode, running_node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,10 +107,30 @@ def test_what_a_query_chooses_is_published_as_it_was_in_its_order(slice_: Slice)
             original.partition,
         )
         number = int((copy.value or b"")[1:])
-        assert (copy.deliver_at is not None) == (number % 10 == 1)
+        assert ((copy.deliver_at or 0) > copy.timestamp) == (number % 10 == 1)
         place = (original.partition, copy.partition)
         assert before.get(place, -1) < original.offset
         before[place] = original.offset
+
+
+def test_the_clock_of_the_leader_decides_whether_a_delivery_time_has_passed(
+    spark: SparkSession,
+) -> None:
+    with running_node() as node, Client(node.url) as client:
+        node.clock.ahead_ms = -7_200_000  # Spark's clock is two hours ahead
+        slice_ = Slice(spark, node, "late", client)
+        client.create_topic("late", 1)
+        now_s = node.clock.wall_ms() // 1000
+        rows = slice_.rows(
+            "SELECT 'late:0:' || n AS message_id, CAST(n AS STRING) AS value,"
+            f" timestamp_seconds({now_s} + n) AS deliver_at FROM VALUES (3600), (20) AS due (n)"
+        )
+        assert sum(republish(rows, slice_.options()).stored.values()) == 2
+        assert {m.value: m.deliver_at for m in slice_.logged()} == {
+            b"3600": (now_s + 3600) * 1_000_000,
+            b"20": (now_s + 20) * 1_000_000,
+        }
+        assert slice_.client.receive(slice_.into, "g", max_messages=9) == []
 
 
 def test_the_order_is_that_of_time_but_in_a_partition_never_against_the_offset(
@@ -124,9 +144,9 @@ def test_the_order_is_that_of_time_but_in_a_partition_never_against_the_offset(
     ]
     frame = spark.createDataFrame(rows[::-1], "value STRING, message_id STRING, at DOUBLE")
     frame = frame.selectExpr("value", "message_id", "timestamp_seconds(at) AS timestamp")
-    ordered = [row.value for row in as_messages(frame, 5).collect()]
+    ordered = [row.value for row in as_messages(frame, 5, 0).collect()]
     assert ordered == ["0/0", "1/0", "1/1", "0/1", "0/2", "1/2", "0/3"]
-    without_times = as_messages(frame.drop("timestamp"), 5).collect()
+    without_times = as_messages(frame.drop("timestamp"), 5, 0).collect()
     assert [row.value for row in without_times] == sorted(ordered)
     assert {row.partition for row in without_times} == {0, 1}
 
@@ -139,7 +159,7 @@ def test_a_copy_of_a_copy_keeps_where_it_was_first_and_where_it_was_last(
         f"SELECT 'v' AS value, 'a:0:3' AS message_id, array({header.format('first')},"
         f" struct('n' AS key, CAST('1' AS BINARY) AS value), {header.format('last')}) AS headers"
     )
-    (row,) = as_messages(frame, 1).collect()
+    (row,) = as_messages(frame, 1, 0).collect()
     assert [(h.key, bytes(h.value)) for h in row.headers] == [
         ("n", b"1"),
         ("goq-replayed-from", b"first"),
@@ -183,7 +203,7 @@ def test_a_run_whose_driver_died_while_publishing_is_finished_by_the_next_one(
 ) -> None:
     fill(slice_, 60)
     options = slice_.options()
-    batches = as_messages(slice_.rows("SELECT * FROM messages"), 3).toArrow().to_batches()
+    batches = as_messages(slice_.rows("SELECT * FROM messages"), 3, 0).toArrow().to_batches()
     ranges = stage(slice_.client, options, iter(batches), 0)[slice_.into]
     topic = DyingTopic(slice_.client, slice_.into)
     topic.calls_left = published
@@ -201,7 +221,7 @@ def test_what_was_staged_by_a_driver_that_died_before_it_published_is_seen_by_no
     slice_: Slice,
 ) -> None:
     fill(slice_, 60)
-    batches = as_messages(slice_.rows("SELECT * FROM messages"), 3).toArrow().to_batches()
+    batches = as_messages(slice_.rows("SELECT * FROM messages"), 3, 0).toArrow().to_batches()
     stage(slice_.client, slice_.options(), iter(batches), 0)
     assert slice_.run("SELECT * FROM messages").outcome == "stored"
     assert slice_.values() == sorted(b"v%d" % number for number in range(60))
