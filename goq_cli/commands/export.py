@@ -326,7 +326,6 @@ def _export_all(
     from goq.pipeline.export.groups_table import export_groups
 
     target = order.target
-    now_us = time.time_ns() // 1000
     with nodes.client() as client:
         source = NodeSource(client, include_deleted=order.include_deleted)
         exports: dict[tuple[str, str], Export] = {}
@@ -348,7 +347,7 @@ def _export_all(
         if gate is not None:
             exports = _due(exports, gate)
         for topic in dict.fromkeys(topic for topic, _ in exports):
-            export_groups(client, target, topic, now_us)
+            export_groups(client, target, topic, source.time_us(topic))
         with show_progress(
             total=lambda: sum(export.outstanding() for export in exports.values())
         ) as advance:

@@ -23,8 +23,9 @@ _COUNTS = ("cursor", "lag", "ready", "leased", "retry", "blocked", "scheduled")
 
 
 def groups_batch(client: Client, topic: str, now_us: int) -> pa.RecordBatch:
-    """Return a row for each group and partition of a topic.
+    """Return a row for each group and partition of a topic, at ``now_us``, the node's time.
 
+    An audit compares it with the times of events, which are a node's, too.
     The groups are described later than the bounds: a partition that was added meanwhile has no row.
     One without a leader is waited for, as it has no bounds.
     """

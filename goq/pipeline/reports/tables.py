@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from pyspark.sql import functions as f
 
 from goq.client import Client
 from goq.errors import Conflict, CorruptData, InvalidInput
-from goq.pipeline.arrow.node_source import LogSource
+from goq.pipeline.arrow.node_source import LogSource, NodeSource
 from goq.pipeline.arrow.schema import EVENTS, GROUPS, MESSAGES, ddl_of
 from goq.pipeline.export.destination import LocalDestination
 from goq.pipeline.export.groups_table import groups_batch
@@ -206,9 +205,11 @@ class LiveTables:
         return reader.load()
 
     def _groups(self) -> DataFrame:
-        now_us = time.time_ns() // 1000
         with Client(list(self._node.servers), token=self._node.token) as client:
-            batches = [groups_batch(client, topic, now_us) for topic in self._node.topics]
+            source = NodeSource(client)
+            batches = [
+                groups_batch(client, topic, source.time_us(topic)) for topic in self._node.topics
+            ]
         rows = pa.Table.from_batches(batches, GROUPS).to_pylist()
         return self._spark.createDataFrame(
             [tuple(row[name] for name in GROUPS.names) for row in rows], ddl_of(GROUPS)

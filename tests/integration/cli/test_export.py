@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,22 @@ def test_a_topic_is_exported_with_what_happened_and_then_only_what_is_new(
     second = json.loads(goq("export", topic, "--to", to, "--json").stdout)
     assert {e["table"]: e["rows"] for e in second["exports"]} == {"messages": 1, "events": 0}
     assert len(rows(tmp_path / "out", "messages")) == 4
+
+
+def test_the_groups_of_an_export_are_of_a_time_by_the_clock_of_the_node(
+    goq: Run, node: RunningNode, topic: str, tmp_path: Path
+) -> None:
+    to = tmp_path / "out"
+    goq("produce", topic, stdin=b"a\n")
+    goq("consume", topic, "--group", "g", "--max", "1")
+    node.clock.set_ahead_ms(3_600_000)
+    try:
+        goq("export", topic, "--to", str(to))
+    finally:
+        node.clock.set_ahead_ms(0)
+    (read,) = {row["time"] for row in rows(to, "groups")}
+    assert isinstance(read, datetime)
+    assert read.timestamp() > time.time() + 3000
 
 
 def test_a_topic_that_was_created_again_is_not_exported_to_the_folder_of_the_earlier_one(

@@ -122,15 +122,28 @@ def test_the_clock_of_the_leader_decides_whether_a_delivery_time_has_passed(
         client.create_topic("late", 1)
         now_s = node.clock.wall_ms() // 1000
         rows = slice_.rows(
-            "SELECT 'late:0:' || n AS message_id, CAST(n AS STRING) AS value,"
-            f" timestamp_seconds({now_s} + n) AS deliver_at FROM VALUES (3600), (20) AS due (n)"
+            "SELECT 'late:0:' || (n + 3600) AS message_id, CAST(n AS STRING) AS value,"
+            f" timestamp_seconds({now_s} + n) AS deliver_at FROM VALUES (3600), (-3600) AS due (n)"
         )
         assert sum(republish(rows, slice_.options()).stored.values()) == 2
         assert {m.value: m.deliver_at for m in slice_.logged()} == {
             b"3600": (now_s + 3600) * 1_000_000,
-            b"20": (now_s + 20) * 1_000_000,
+            b"-3600": None,
         }
-        assert slice_.client.receive(slice_.into, "g", max_messages=9) == []
+        assert [m.value for m in client.receive(slice_.into, "g", wait="5s")] == [b"-3600"]
+
+
+def test_the_groups_of_a_node_are_of_a_time_by_its_clock(spark: SparkSession) -> None:
+    with running_node() as node, Client(node.url) as client:
+        node.clock.ahead_ms = -7_200_000
+        client.publish("early", b"v")
+        client.receive("early", "g", wait="5s")
+        (row,) = (
+            Slice(spark, node, "early", client)
+            .rows("SELECT DISTINCT unix_millis(time) AS ms FROM groups")
+            .collect()
+        )
+        assert abs(row.ms - node.clock.wall_ms()) < 3_600_000
 
 
 def test_the_order_is_that_of_time_but_in_a_partition_never_against_the_offset(
