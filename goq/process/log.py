@@ -12,6 +12,21 @@ from goq.config.node import LoggingConfig
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+class TextFormatter(logging.Formatter):
+    """Formats a record as a line of text; its further lines, as of a traceback, are indented.
+
+    Clients and peers choose parts of messages. Control characters are escaped, so no such part can
+    look like another record, or change a terminal.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text."""
+        return "\n    ".join(map(_escaped, super().format(record).split("\n")))
+
+
 class JsonFormatter(logging.Formatter):
     """Formats a record as a JSON object: time, level, logger, message, and the traceback if any."""
 
@@ -33,7 +48,7 @@ def set_up(config: LoggingConfig) -> None:
     """Send all records of this process to stderr, in the configured form and from a level on."""
     handler = logging.StreamHandler(sys.stderr)
     is_json = config.format == "json"
-    handler.setFormatter(JsonFormatter() if is_json else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonFormatter() if is_json else TextFormatter())
     logging.basicConfig(handlers=[handler], force=True)
     set_level(config.level)
 
@@ -41,3 +56,9 @@ def set_up(config: LoggingConfig) -> None:
 def set_level(level: str) -> None:
     """Log records from a level on: ``debug``, ``info``, ``warning`` or ``error``."""
     logging.getLogger().setLevel(level.upper())
+
+
+def _escaped(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
