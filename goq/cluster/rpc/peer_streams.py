@@ -25,7 +25,7 @@ from goq.broker.runtime.tasks import Tasks
 from goq.clock import next_beat
 from goq.cluster.metadata.features import has_push_streams, has_stream_calls
 from goq.cluster.metadata.state import MetadataState
-from goq.cluster.raft.transport.link import Credentials, Link
+from goq.cluster.raft.transport.link import STRANGERS_LOG_S, Credentials, Link
 from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.cluster.replication.push.protocol import PeerStream
 from goq.cluster.rpc.client import PeerTls, parsed_url
@@ -34,6 +34,7 @@ from goq.cluster.rpc.stream_calls import StreamCalls
 from goq.errors import GoqError
 from goq.http.client.errors import ConnectError
 from goq.http.client.http1 import Url, encode_head
+from goq.log_throttle import LogThrottle
 
 _log = logging.getLogger("goq.cluster")
 STREAM_PATH: Final = CALL_PREFIX + "stream"
@@ -80,6 +81,7 @@ class PeerStreams:
         calls: StreamCalls,
         dial: Dial,
     ) -> None:
+        self.strangers = LogThrottle(STRANGERS_LOG_S)
         self._name = name
         self._disk = disk
         # Another key than the one of Raft's links: their frames mean something else.
@@ -190,8 +192,9 @@ class PeerStreams:
         _log.debug("%s accepts no stream of this node: %s", peer, reason)
 
     def on_secret_mismatch(self, peer: str) -> None:
-        """Note that a node has another secret."""
-        self._identity.on_secret_mismatch(peer, asyncio.get_running_loop().time())
+        """Note that a node has another secret; not of one whose stream is open."""
+        if peer not in self._streams:
+            self._identity.on_secret_mismatch(peer, asyncio.get_running_loop().time())
 
     def on_open(self, link: Link) -> None:
         """Use a new stream instead of the one before."""

@@ -22,7 +22,7 @@ from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.member import RaftMember
 from goq.cluster.raft.transport import handshake, link
-from goq.cluster.raft.transport.link import Credentials
+from goq.cluster.raft.transport.link import STRANGERS_LOG_S, Credentials
 from goq.cluster.raft.transport.peer_identity import OTHER_DISK, PeerIdentity
 from goq.cluster.raft.transport.transport import ConnectionTiming, SecureTransport
 from goq.errors import InvalidInput
@@ -267,6 +267,21 @@ def test_a_peer_that_ends_its_handshakes_is_not_said_to_have_another_secret() ->
     run(test())
 
 
+def test_a_stranger_in_the_name_of_a_connected_member_does_not_make_it_one_of_another_secret() -> (
+    None
+):
+    async def test() -> None:
+        async with acceptor() as n2, dialer(n2.address) as n1:
+            await until(lambda: n1.connected and n2.connected)
+            stranger = await Stranger.dial(n2)
+            await stranger.enter(secret=b"another secret of it")
+            await stranger.is_thrown_out()
+            assert n2.connected == ["n1"]
+            assert n2.transport._identity.other_secret(asyncio.get_running_loop().time()) == ()
+
+    run(test())
+
+
 def test_a_peer_with_another_secret_is_said_to_have_it_for_a_while() -> None:
     identity, seen_s = PeerIdentity(), limits.RAFT_UNKNOWN_PEER_SEEN_S
     identity.on_secret_mismatch("n1", 1.0)
@@ -476,6 +491,28 @@ def test_strangers_in_any_number_hold_few_connections_and_keep_no_member_out(
                 stranger.writer.close()
 
     run(test())
+
+
+def test_strangers_in_any_number_write_one_line_of_the_log_in_a_while(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with acceptor() as n2:
+            for _ in range(30):
+                stranger = await Stranger.dial(n2)
+                await stranger.send(b"\xff" * 100)
+                await stranger.is_thrown_out()
+            before_s = n2.transport._loop.time
+            monkeypatch.setattr(n2.transport._loop, "time", lambda: before_s() + STRANGERS_LOG_S)
+            stranger = await Stranger.dial(n2)
+            await stranger.send(b"\xff" * 100)
+            await stranger.is_thrown_out()
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+    first, second = [record.message for record in caplog.records if "ended" in record.message]
+    assert "is over the limit" in first
+    assert second.endswith(" (29 more before)")
 
 
 def test_a_new_connection_takes_the_place_of_the_one_before() -> None:

@@ -15,7 +15,9 @@ from goq import limits
 from goq.cluster.raft.transport import handshake
 from goq.cluster.raft.transport.handshake import FrameReader, FrameSealer, SessionKeys
 from goq.errors import GoqError, NotAllowed
+from goq.log_throttle import LogThrottle
 
+STRANGERS_LOG_S = 10.0
 _REASON_CHARS_MAX = 300
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,13 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class LinkHandler(Protocol):
-    """Receives the events of a link."""
+    """Receives the events of a link.
+
+    ``strangers`` bounds what is logged of peers that have not proved who they are: anyone who
+    reaches the port may connect any number of times.
+    """
+
+    strangers: LogThrottle
 
     def is_dialer_allowed(self, peer: str) -> bool:
         """Return whether this member may dial this node."""
@@ -128,9 +136,17 @@ class Link(asyncio.Protocol):
     def abort(self, reason: str, level: int = logging.WARNING) -> None:
         """Close the connection at once, and log the reason."""
         if self._transport is not None and not self._transport.is_closing():
-            peer = self.peer or self._address()
-            _log.log(level, "connection with %s ended: %s", peer, reason)
+            self._log_end(reason, level)
             self._transport.abort()
+
+    def _log_end(self, reason: str, level: int) -> None:
+        left_out: int | None = 0
+        if not self.was_open and level >= logging.WARNING:
+            left_out = self._handler.strangers.admit("stranger", self._clock())
+        if left_out is not None:
+            more = f" ({left_out} more before)" if left_out else ""
+            peer = self.peer or self._address()
+            _log.log(level, "connection with %s ended: %s%s", peer, reason, more)
 
     # asyncio.Protocol
 

@@ -21,10 +21,11 @@ from pysyncobj.transport import Transport
 from goq import limits
 from goq.cluster.raft import codec
 from goq.cluster.raft.member import RaftMember
-from goq.cluster.raft.transport.link import Credentials, Link
+from goq.cluster.raft.transport.link import STRANGERS_LOG_S, Credentials, Link
 from goq.cluster.raft.transport.peer_identity import PeerIdentity
 from goq.errors import InvalidInput
 from goq.http.tls.handshake import TlsHandshake
+from goq.log_throttle import LogThrottle
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class SecureTransport(Transport):  # type: ignore[misc]
                 f"the cluster's secret is too short: use at least {limits.RAFT_SECRET_BYTES_MIN}"
                 " random bytes, such as those of: openssl rand -hex 32"
             )
+        self.strangers = LogThrottle(STRANGERS_LOG_S)
         self._self_id = str(self_node.id)
         self._listen = listen
         self._credentials = credentials
@@ -161,8 +163,11 @@ class SecureTransport(Transport):  # type: ignore[misc]
         self._on_message()
 
     def on_secret_mismatch(self, peer: str) -> None:
-        """Note that a member has another secret."""
-        if self._server is not None and self._server.is_serving():
+        """Note that a member has another secret.
+
+        Of a member with an open link it is not true: a stranger has dialed in its name.
+        """
+        if peer not in self._links and self._server is not None and self._server.is_serving():
             self._identity.on_secret_mismatch(peer, self._loop.time())
             self._on_message()
 
