@@ -33,6 +33,8 @@ def command(
 ) -> None:
     """Check the health of a node, or verify a data folder; exit 1 if anything is wrong.
 
+    A node of a cluster is not well either while it cannot serve, as without a controller.
+
     A folder can be verified while a node uses it: nothing is written, and data that is not durable
     yet is skipped. So are indexes, columns and keys: a node checks them when it reads them, and
     makes damaged ones again from the messages.
@@ -46,7 +48,10 @@ def command(
 def _node_is_well() -> bool:
     with SESSION.client() as client:
         health, version = client.get_health(), client.get_version()
-    lines = [f"node {version.node}, goq {version.version}: {health.status}"]
+        readiness = client.get_readiness()
+    status = readiness.status if health.status == "ok" else health.status
+    lines = [f"node {version.node}, goq {version.version}: {status}"]
+    lines += [f"waits for {cause}" for cause in readiness.waits_for]
     lines += [f"the disk is {health.disk}"] if health.disk else []
     lines += health.limits_reached
     if health.certificate_expires is not None:
@@ -59,8 +64,9 @@ def _node_is_well() -> bool:
         lines += [f"damaged: {name}: stored bytes failed their check", f"  {_DAMAGE_ADVICE}"]
     for problem in health.problems:
         lines += [f"{problem.state}: {problem.what}: {problem.reason}", f"  {problem.advice}"]
-    print_answer({**version.raw, **health.raw}, "\n".join(lines))
-    return health.status == "ok"
+    answer = {**version.raw, **readiness.raw, **health.raw, "status": status}
+    print_answer(answer, "\n".join(lines))
+    return status == "ok"
 
 
 def _folder_is_sound(data_dir: Path) -> bool:

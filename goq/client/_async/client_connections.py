@@ -136,9 +136,9 @@ class AttemptFailed(Exception):
 
 
 def _is_health(target: str, answer: Answer) -> bool:
-    """Return whether this is the health of a node, which has status 503 if it is not well."""
+    """Return whether this says how a node is, with status 503 if it is not well or not ready."""
     kind = answer.headers.get("Content-Type") or ""
-    return target == routes.HEALTHZ and kind.startswith("application/json")
+    return target in (routes.HEALTHZ, routes.READYZ) and kind.startswith("application/json")
 
 
 def _refused(answer: Answer, server: str) -> AttemptFailed:

@@ -22,6 +22,7 @@ RESTORES = "/v1/restores"
 LIVE = "/v1/live"
 LIVEZ = "/livez"
 HEALTHZ = "/healthz"
+READYZ = "/readyz"
 
 
 def topic(name: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from goq.client.results.cluster import decode_cluster
+from goq.cluster.liveness.readiness import Readiness
 from goq_cli.output.cluster import is_degraded, print_cluster, summary
 from tests.support.cli.command import Run
 from tests.support.cluster.running_cluster import RunningCluster, new_cluster
@@ -152,6 +153,17 @@ def test_what_is_refused_ends_with_its_code(run: Run) -> None:
     assert b"no setting" in run("cluster", "set", "min_in_sync=1", code=2).stderr
     assert b"--to" in run("cluster", "move", "t", "0", code=2).stderr
     run("cluster", "elect", "none", "0", code=3)
+
+
+def test_the_doctor_tells_of_a_node_that_waits_for_its_cluster(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("doctor").stdout.endswith(b": ok\n")
+    monkeypatch.setattr(Readiness, "pending", lambda _self: ["a controller"])
+    told = run("doctor", code=1).stdout.decode()
+    assert told.endswith(": unavailable\nwaits for a controller\n")
+    answer = json.loads(run("doctor", "--json", code=1).stdout)
+    assert (answer["status"], answer["waits_for"]) == ("unavailable", ["a controller"])
 
 
 def test_settings_take_sizes(run: Run) -> None:

@@ -184,6 +184,10 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
         """Return the health of the node, also where it is not ``ok``."""
         return results.node.decode_health(await self._http.call("GET", routes.HEALTHZ))
 
+    async def get_readiness(self) -> results.node.NodeHealth:
+        """Return whether the node takes traffic: ``status`` is ``ok``, or see ``waits_for``."""
+        return results.node.decode_health(await self._http.call("GET", routes.READYZ))
+
     async def get_live_state(
         self,
         *topics: str,

@@ -185,6 +185,10 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         """Return the health of the node, also where it is not ``ok``."""
         return results.node.decode_health(self._http.call("GET", routes.HEALTHZ))
 
+    def get_readiness(self) -> results.node.NodeHealth:
+        """Return whether the node takes traffic: ``status`` is ``ok``, or see ``waits_for``."""
+        return results.node.decode_health(self._http.call("GET", routes.READYZ))
+
     def get_live_state(
         self,
         *topics: str,
