@@ -1,8 +1,8 @@
 """Appends published frames to a partition's message log.
 
-The appender owns the writer of the message log and the admission of frames. A frame enters the
-state and the ready queues when it is committed: durable on this node and on the quorum. All methods
-run on the event loop; only the writes run in threads.
+The appender owns the group commit of the message log and the admission of frames. A frame enters
+the state and the ready queues when it is committed: durable on this node and on the quorum. All
+methods run on the event loop; only the writes run in threads.
 
 Where consumers wait, and no other node has to have a frame, a small one enters just before the
 event loop itself writes it: then the leases of its messages are written with it. This cannot be
@@ -51,7 +51,7 @@ class Appender:
         context: PartitionContext,
         callbacks: PartitionCallbacks,
         availability: Availability,
-        ready: ReadyStateManager,
+        ready_manager: ReadyStateManager,
         writer: EventWriter,
         stats: TopicStats,
         quorum: Quorum | None,
@@ -65,7 +65,7 @@ class Appender:
         self._callbacks = callbacks
         self._availability = availability
         self._is_disk_full = context.is_disk_full
-        self._ready = ready
+        self._ready_manager = ready_manager
         self._writer = writer
         self._stats = stats
         self._on_delayed = on_delayed
@@ -108,7 +108,7 @@ class Appender:
             raise StorageFull(
                 "the disk is full; free some space, then send again", retry_after_ms=1000
             )
-        if self._ready.entering_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
+        if self._ready_manager.entering_bytes > limits.COMMIT_QUEUE_BYTES_MAX:
             raise TooManyRequests(
                 "the partition cannot keep up with so many tenants; send again shortly",
                 retry_after_ms=100,
@@ -214,7 +214,7 @@ class Appender:
         return (
             self._callbacks.is_awaited()
             and self._availability.error is None
-            and not self._ready.is_rebuilding
+            and not self._ready_manager.is_rebuilding
             and not self._is_disk_full()
         )
 
@@ -239,7 +239,8 @@ class Appender:
 
     def _enter(self, committed: Sequence[WrittenFrame]) -> None:
         """Enter frames into the state and the ready queues."""
-        stats, state, ready = self._stats, self._state, self._ready.current
+        stats, state, manager = self._stats, self._state, self._ready_manager
+        ready = manager.current
         stats.begin(self._loop.time())
         rows_entered = 0
         for view, appended, _, _ in committed:
@@ -253,8 +254,8 @@ class Appender:
             rows = None
             has_rows = bool(header.attributes & ROW_ATTRIBUTES)
             rows_entered += has_rows * header.message_count
-            if rows_entered > limits.ROWS_ENTERED_AT_ONCE or self._ready.entering is not None:
-                self._ready.enter_later(_stamped(view, appended))
+            if rows_entered > limits.ROWS_ENTERED_AT_ONCE or manager.entering is not None:
+                manager.enter_later(_stamped(view, appended))
                 continue
             if has_rows:
                 rows = rows_of(_stamped(view, appended))

@@ -103,7 +103,7 @@ class Leases:
         context: PartitionContext,
         callbacks: PartitionCallbacks,
         availability: Availability,
-        ready: ReadyStateManager,
+        ready_manager: ReadyStateManager,
         writer: EventWriter,
         clock: DeadlineClock,
         frames: PartitionFrames,
@@ -117,7 +117,7 @@ class Leases:
         self._context = context
         self._callbacks = callbacks
         self._availability = availability
-        self._ready = ready
+        self._ready_manager = ready_manager
         self._writer = writer
         self._clock = clock
         self._frames = frames
@@ -167,7 +167,7 @@ class Leases:
         now_ms = self._clock.now_ms()
         settings = self._callbacks.settings_of(group_name)
         group = self._state.ensure_group(group_name)
-        ready = self._ready.current
+        ready = self._ready_manager.current
         ready.scheduler_of(group)
         self._changes.on_group(group_name)  # also if it gets nothing: it may hold back more keys
         fetch = FrameFetch(
@@ -247,7 +247,7 @@ class Leases:
         None if a receive would find nothing until an event or a message is added.
         """
         group = self._state.ensure_group(group_name)
-        ready = self._ready.current
+        ready = self._ready_manager.current
         fresh = ready.scheduler_of(group).next_lane()
         self._changes.on_group(group_name)  # it may have begun to read its queues
         if not (len(group.retries) or group.locks.held_count):

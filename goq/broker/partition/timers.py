@@ -42,7 +42,7 @@ class Timers:
         context: PartitionContext,
         callbacks: PartitionCallbacks,
         availability: Availability,
-        ready: ReadyStateManager,
+        ready_manager: ReadyStateManager,
         writer: EventWriter,
         clock: DeadlineClock,
         leases: Leases,
@@ -53,7 +53,7 @@ class Timers:
         self._context = context
         self._callbacks = callbacks
         self._availability = availability
-        self._ready = ready
+        self._ready_manager = ready_manager
         self._writer = writer
         self._clock = clock
         self._leases = leases
@@ -88,7 +88,7 @@ class Timers:
 
     def arm_for_delayed(self) -> None:
         """Fire for the next delayed message."""
-        self.arm(self._ready.current.schedule.next_ms())
+        self.arm(self._ready_manager.current.schedule.next_ms())
 
     def arm_all(self) -> None:
         """Fire for the next due time of any kind."""
@@ -170,9 +170,9 @@ class Timers:
         Many take several slices; the timer is due at once again for the next. A slice is over after
         its time and one more step of ``ReadyState.mature``.
         """
-        if self._ready.is_rebuilding:
+        if self._ready_manager.is_rebuilding:
             return False
-        ready = self._ready.current
+        ready = self._ready_manager.current
         matured, time_slice = list[Matured](), TimeSlice()
         while ready.schedule.has_due(now_ms):
             event = ready.mature(now_ms)
@@ -190,7 +190,7 @@ class Timers:
         return bool(matured)
 
     async def _load(self, load: LoadRequest) -> None:
-        ready = self._ready.current
+        ready = self._ready_manager.current
         try:
             found = await self._loop.run_in_executor(
                 self._context.executor, ready.load, self._messages, load
@@ -198,12 +198,12 @@ class Timers:
         except (GoqError, OSError):
             self._loop.call_later(_LOAD_RETRY_S, self._allow_load, ready)
             raise
-        if ready is self._ready.current and self._availability.error is None:
+        if ready is self._ready_manager.current and self._availability.error is None:
             ready.loaded(load, found)
             self.arm_all()
 
     def _allow_load(self, ready: ReadyState) -> None:
         """Try a failed load again: nothing else may set the timer for what it should have read."""
         ready.schedule.load_failed()
-        if ready is self._ready.current and self._availability.error is None:
+        if ready is self._ready_manager.current and self._availability.error is None:
             self.arm_for_delayed()

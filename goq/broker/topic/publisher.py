@@ -180,8 +180,8 @@ class TopicPublisher:
             return [_published(number, appended)]
         chosen: dict[int, list[int]] = {}
         time_slice = TimeSlice()
-        for number, (partition, message) in enumerate(placed):
-            chosen.setdefault(self._place(partition, message), []).append(number)
+        for row, (partition, message) in enumerate(placed):
+            chosen.setdefault(self._place(partition, message), []).append(row)
             if time_slice.is_over:
                 await time_slice.next()
         encode = partial(self._frames, placed, chosen, producer)
@@ -191,13 +191,13 @@ class TopicPublisher:
         results: dict[int, PublishedMessage] = {}
         appends = await wait_for_all(pending)
         time_slice = TimeSlice()
-        for (partition, numbers), appended in zip(chosen.items(), appends, strict=True):
-            stored = positions(appended, len(numbers))
-            for number, one in zip(numbers, stored, strict=True):
-                results[number] = _published(partition, one)
+        for (partition, rows), appended in zip(chosen.items(), appends, strict=True):
+            stored = positions(appended, len(rows))
+            for row, one in zip(rows, stored, strict=True):
+                results[row] = _published(partition, one)
                 if time_slice.is_over:
                     await time_slice.next()
-        return [results[number] for number in range(len(placed))]
+        return [results[row] for row in range(len(placed))]
 
     def _frames(
         self,
@@ -205,17 +205,11 @@ class TopicPublisher:
         chosen: Mapping[int, Sequence[int]],
         producer: ProducerMark,
     ) -> list[tuple[int, FrameView]]:
-        """Return a frame for each partition, of the messages chosen for it."""
+        """Return a frame for each partition, of the messages chosen for it by their rows."""
+        lane = self.settings.default_lane
         return [
-            (
-                partition,
-                frame_of(
-                    [placed[number].content for number in some],
-                    producer,
-                    self.settings.default_lane,
-                ),
-            )
-            for partition, some in chosen.items()
+            (partition, frame_of([placed[row].content for row in rows], producer, lane))
+            for partition, rows in chosen.items()
         ]
 
     async def publish_frames(
@@ -228,25 +222,25 @@ class TopicPublisher:
         """Store checked frames; return their positions. ``client_id`` names their producer."""
         if client_id is not None:
             frames = [(partition, _named(view, client_id)) for partition, view in frames]
-        targets = [self._place_frame(partition, view) for partition, view in frames]
+        numbers = [self._place_frame(partition, view) for partition, view in frames]
         value = _lone_value(frames[0][1]) if len(frames) == 1 else None
         if value is not None:
             producer = _producer_of(frames[0][1].header)
-            appends = [await self._publish_value(targets[0], value, producer, client_id, acks)]
+            appends = [await self._publish_value(numbers[0], value, producer, client_id, acks)]
         else:
-            placed = [(n, view) for n, (_, view) in zip(targets, frames, strict=True)]
+            placed = [(n, view) for n, (_, view) in zip(numbers, frames, strict=True)]
             pending = self._publish(placed, client_id, acks)
             appends = await wait_for_all(pending)
         return [
             PublishedFrame(
-                target,
+                number,
                 appended.offset,
                 view.header.message_count,
                 appended.time_us,
                 appended.duplicate,
                 appended.left_out,
             )
-            for target, (_, view), appended in zip(targets, frames, appends, strict=True)
+            for number, (_, view), appended in zip(numbers, frames, appends, strict=True)
         ]
 
     def _publish_value(

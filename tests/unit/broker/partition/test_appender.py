@@ -41,7 +41,7 @@ class Case:
         self.failed = ""
         self.appender: Any = Appender.__new__(Appender)
         appender = self.appender
-        appender._log = appender._ready = appender._callbacks = appender.commit = self
+        appender._log = appender._ready_manager = appender._callbacks = appender.commit = self
         appender._state, appender._stats, appender._availability = (
             self.state,
             self.stats,
