@@ -12,6 +12,7 @@ pipeline  export, reports and Spark
 
 process   the process of a node: event loop, log, signals
 node      the composition root of a running node
+listeners  the HTTP servers of a node, and its certificate
 http      the HTTP/1.1 server and client
 api       the HTTP API: routes, bodies, views, gateway, metrics
 console   the web console: static files

@@ -17,7 +17,6 @@ from goq import limits
 from goq.access.admin_token import FILE_NAME, read_admin_token, write_admin_token
 from goq.access.token_table import TokenTable
 from goq.api.app import App
-from goq.api.codec.problem import problem_response
 from goq.api.metrics.request_spans import RequestSpans
 from goq.broker.broker import Broker
 from goq.broker.metadata import LocalMetadata, MetadataStore
@@ -26,21 +25,17 @@ from goq.clock import Clock, SystemClock, next_beat
 from goq.config.exposure import check_exposure, check_secret_files
 from goq.config.node import Config
 from goq.errors import GoqError, StorageFailed, StorageFull, UsageError, describe_os_error
-from goq.http.context import HttpLimits
 from goq.http.message import CreateProtocol
-from goq.http.server import HttpServer, check_bindable
 from goq.http.tls.certificate_expiry import expiry_s
-from goq.http.tls.server_certificate import ServerCertificate
+from goq.listeners import Listeners
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk
-from goq.storage.disk.open_files import connections_max
 from goq.storage.disk_space import DiskSpace, SpaceState
 from goq.storage.journal.journal import JOURNAL_DIR
 
 if TYPE_CHECKING:
     from goq.cluster.bootstrap import ClusterBootstrap
     from goq.cluster.cluster_node import ClusterNode
-    from goq.sqs.app import SqsApp
 
 
 class NodeServer:
@@ -59,7 +54,7 @@ class NodeServer:
         spans: RequestSpans | None = None,
     ) -> None:
         self.config = config
-        self._spans = spans
+        self._listeners = Listeners(config, spans)
         self._start_partitions = start_partitions
         self._clock = clock or SystemClock()
         self._draining = False
@@ -70,31 +65,20 @@ class NodeServer:
         self.on_failure: Callable[[GoqError], None] = lambda _error: None
         """Called, perhaps again, when the node is of no use until it is stopped and started."""
         self.broker: Broker | None = None
-        self._server: HttpServer | None = None
-        self._sqs_server: HttpServer | None = None
-        self._sqs: SqsApp | None = None
         self.app: App | None = None
         self._bootstrap: ClusterBootstrap | None = None
         self.cluster: ClusterNode | None = None
         self._tokens: TokenTable | None = None
-        self._certificate: ServerCertificate | None = None
-        self._certificate_monitor: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         """The address that the node listens on."""
-        return self._url_of(self._server)
+        return self._listeners.url
 
     @property
     def sqs_url(self) -> str | None:
         """The address of the SQS-compatible endpoint, None without one."""
-        return None if self._sqs_server is None else self._url_of(self._sqs_server)
-
-    def _url_of(self, server: HttpServer | None) -> str:
-        assert server is not None
-        host, port = server.addresses[0]
-        scheme = "http" if self._certificate is None else "https"
-        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        return self._listeners.sqs_url
 
     async def start(self) -> None:
         """Recover the data folder, then listen.
@@ -105,7 +89,7 @@ class NodeServer:
         try:
             await self._start()
         except BaseException:
-            await self._close_servers(0)
+            await self._listeners.close(0)
             await self._release(remove_new=True)
             raise
         self._new_dirs = []
@@ -113,13 +97,10 @@ class NodeServer:
     async def _start(self) -> None:
         check_exposure(self.config)
         check_secret_files(self.config)
-        tls = self.config.security.tls
-        if tls is not None:
-            certificate = ServerCertificate(tls.cert_file, tls.key_file, tls.client_ca_file)
-            self._certificate = certificate if self.config.speaks_https else None
+        self._listeners.load_certificate()
         disk = RealDisk(space=self._space)
         self._lock = self._lock_data_dir(disk)
-        self._check_addresses()
+        self._listeners.check_addresses()
         self._space.begin_start()
         metadata = await self._open_metadata(disk)
         self.broker = self._build_broker(disk, metadata)
@@ -137,7 +118,7 @@ class NodeServer:
             self._space,
             partition_metrics=self.config.metrics.partitions,
             token_table=self._tokens,
-            certificate=self._certificate,
+            certificate=self._listeners.certificate,
             backup=self.config.backup,
         )
         if self.config.cluster.tls is not None:
@@ -146,11 +127,7 @@ class NodeServer:
         await self.app.backups.open()
         await self.app.restores.open()
         self._space_monitor = asyncio.ensure_future(self._watch_space())
-        if self.config.sqs.listen is not None:  # before the node is ready
-            self._sqs_server = await self._listen_for_sqs(self.app)
-        self._server = await self._listen(self.app)
-        if self._certificate is not None:
-            self._certificate_monitor = asyncio.ensure_future(self._watch_certificate())
+        await self._listeners.start(self.app, self.broker, self._tokens, self._upgrades())
         if self.cluster is not None:
             self.cluster.on_change = partial(self._on_cluster_change, self.app, self.cluster)
             self.cluster.start(self.url)
@@ -167,13 +144,6 @@ class NodeServer:
                     " its disk works"
                 )
             )
-
-    async def _watch_certificate(self) -> None:
-        """Load the certificate again when its files have changed."""
-        assert self._certificate is not None
-        while True:
-            await asyncio.sleep(limits.CERTIFICATE_CHECK_S)
-            self._certificate.reload_if_changed()
 
     async def _watch_space(self) -> None:
         """Measure the room on the disk; a node whose disk is full leads nothing."""
@@ -199,20 +169,6 @@ class NodeServer:
                 f"cannot use {data_dir}: {describe_os_error(error, data_dir)}",
                 field="broker.data_dir",
             ) from None
-
-    def _check_addresses(self) -> None:
-        """Raise ``UsageError`` for an address that cannot be bound, before the folder is used."""
-        config = self.config
-        addresses = [(config.broker.host, config.broker.port, "broker")]
-        if config.sqs.listen is not None:
-            addresses.append((*config.sqs.address, "sqs"))
-        if config.cluster.is_member:
-            addresses.append((*config.cluster.address, "cluster"))
-        for host, port, section in addresses:
-            try:
-                check_bindable(host, port)
-            except OSError as error:
-                raise _cannot_listen(f"{host}:{port}", error, section) from None
 
     async def _open_metadata(self, disk: RealDisk) -> MetadataStore:
         """Return the cluster's metadata on a member of a cluster, else the node's own."""
@@ -268,23 +224,6 @@ class NodeServer:
         """Whether an earlier goq would refuse the folder; only then it may have a journal."""
         return self._lock is not None and self._lock.has_current_format
 
-    async def _listen(self, app: App) -> HttpServer:
-        config = self.config.broker
-        server = HttpServer(
-            app.handle if self._spans is None else self._spans.traced(app.handle),
-            lambda error, _headers: problem_response(error),
-            HttpLimits(connections_max=connections_max()),
-            self.config.host_names,
-            app.failures,
-            app.check_head if self._tokens is not None else None,
-            self._upgrades(),
-        )
-        app.metrics.server = server
-        assert self.broker is not None
-        self.broker.commit_turn.on_inline_write = server.loop_watch.note_journal
-        await self._start_server(server, config.host, config.port, "broker")
-        return server
-
     def _upgrades(self) -> dict[str, CreateProtocol]:
         """Return what connections may change to: the streams of other nodes."""
         if self.cluster is None:
@@ -292,46 +231,6 @@ class NodeServer:
         from goq.cluster.rpc.peer_streams import PROTOCOL  # a standalone node starts faster
 
         return {PROTOCOL: self.cluster.streams.accept}
-
-    async def _listen_for_sqs(self, app: App) -> HttpServer:
-        from goq.sqs.app import SqsApp  # most nodes have no such endpoint
-        from goq.sqs.signature import SignatureCheck
-
-        assert self.broker is not None
-        config = self.config.sqs
-        access, signatures = app.access, None
-        if self._tokens is not None and access is not None:
-            signatures = SignatureCheck(
-                self._tokens, access.quotas, self.broker.clock.wall_ms, access.note_use, access.hold
-            )
-        node_id = self.config.broker.node_id
-        sqs = self._sqs = SqsApp(
-            self.broker,
-            app.handle,
-            config,
-            lambda: self.sqs_url or "",
-            node_id,
-            signatures,
-            app.audit,
-        )
-        server = HttpServer(
-            sqs.handle,
-            sqs.on_error,
-            HttpLimits(connections_max=connections_max(), body_bytes_max=config.body_bytes_max),
-            self.config.sqs_host_names,
-            app.failures,
-            None if signatures is None else sqs.check_head,
-        )
-        await self._start_server(server, *config.address, "sqs")
-        return server
-
-    async def _start_server(self, server: HttpServer, host: str, port: int, section: str) -> None:
-        try:
-            certificate = self._certificate
-            tls = None if certificate is None else lambda: certificate.context
-            await server.start(host, port, tls)
-        except OSError as error:
-            raise _cannot_listen(f"{host}:{port}", error, section) from None
 
     def _replica_start_offset(self, partition: Partition) -> int | None:
         if self.cluster is None:
@@ -350,21 +249,17 @@ class NodeServer:
             text = read_admin_token(config.broker.data_dir)
             if self._tokens.set_admin_token(config.broker.node_id, text):
                 changed[FILE_NAME] = "none" if text is None else "replaced"
-        if self._certificate is not None:
-            self._certificate.reload()
+        if self._listeners.certificate is not None:
+            self._listeners.certificate.reload()
         if self._bootstrap is not None:
             self._bootstrap.reload_authorities()
         self.config = config
-        if self._server is not None:
-            self._server.allow_hosts(config.host_names)
-        if self._sqs_server is not None:
-            self._sqs_server.allow_hosts(config.sqs_host_names)
+        self._listeners.allow_hosts(config)
         return changed
 
     def requests_under_way(self) -> list[str]:
         """Return the requests that are not answered yet, for a log."""
-        servers = (self._server, self._sqs_server)
-        return [each for s in servers if s is not None for each in s.requests_under_way()]
+        return self._listeners.requests_under_way()
 
     async def stop(self) -> None:
         """Finish requests in flight, make everything durable, unlock the data folder.
@@ -375,8 +270,7 @@ class NodeServer:
         self._draining = True
         if self.app is not None:
             await self.app.schedules.stop()
-        if self._sqs is not None:
-            await self._sqs.stop()
+        await self._listeners.stop_sqs()
         if self.cluster is not None:
             await self.cluster.hand_over()
         if self.app is not None:
@@ -384,23 +278,12 @@ class NodeServer:
         if self.broker is not None:
             self.broker.start_queue.stop()
             self.broker.streams.end_all()
-        await self._close_servers(limits.DRAIN_TIMEOUT_MS)
+        await self._listeners.close(limits.DRAIN_TIMEOUT_MS)
         if self.app is not None and self.app.audit is not None:
             await self.app.audit.close()
         await self._release()
 
-    async def _close_servers(self, timeout_ms: int) -> None:
-        servers = [each for each in (self._server, self._sqs_server) if each is not None]
-        for each in servers:
-            each.begin_drain()  # before a waiting request is answered: it closes its connection
-        await asyncio.gather(*(each.drain(timeout_ms) for each in servers))
-        self._server = self._sqs_server = None
-
     async def _release(self, *, remove_new: bool = False) -> None:
-        if self._certificate_monitor is not None:
-            self._certificate_monitor.cancel()
-            await asyncio.gather(self._certificate_monitor, return_exceptions=True)
-            self._certificate_monitor = None
         if self._space_monitor is not None:
             self._space_monitor.cancel()
             await asyncio.gather(self._space_monitor, return_exceptions=True)
@@ -430,9 +313,3 @@ class NodeServer:
                     RealDisk().remove_dir(path)
                 else:
                     path.rmdir()  # a parent, if it is empty
-
-
-def _cannot_listen(address: str, error: OSError, section: str) -> UsageError:
-    return UsageError(
-        f"cannot listen on {address}: {error.strerror or error}", field=f"{section}.listen"
-    )

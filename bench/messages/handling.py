@@ -164,8 +164,8 @@ def _requests() -> dict[str, bytes]:
 async def _measure(folder: Path, count: int) -> None:
     server = NodeServer(config_of({"broker.data_dir": folder, "broker.listen": "127.0.0.1:0"}))
     await server.start()
-    assert server._server is not None
-    shared = server._server._shared
+    assert server._listeners._server is not None
+    shared = server._listeners._server._shared
     for name, request in _requests().items():
         for connections in _CONNECTIONS:
             calls = _Calls(shared, request, connections)

@@ -90,9 +90,9 @@ async def _round(callers: list[_Caller]) -> tuple[int, float, float]:
 async def _measure(folder: Path, batches: int, size_bytes: int) -> None:
     server = NodeServer(config_of({"broker.data_dir": folder, "broker.listen": "127.0.0.1:0"}))
     await server.start()
-    assert server._server is not None
+    assert server._listeners._server is not None
     gc.disable()  # as goq serve does once its topics are open
-    callers = [_Caller(server._server._shared) for _ in range(CONSUMERS)]
+    callers = [_Caller(server._listeners._server._shared) for _ in range(CONSUMERS)]
     draw = random.Random(20_261_121)
     bodies = [body_of(mixed_messages(draw, BATCH, size_bytes)) for _ in range(_BODIES)]
     for number in range(batches + 1):

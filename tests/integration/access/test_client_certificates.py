@@ -135,7 +135,7 @@ def test_the_authorities_of_clients_follow_their_file(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"clients\.pem"):
             reload()
         assert is_known(of_second)
-        server = node.node._certificate
+        server = node.node._listeners.certificate
         assert server is not None
         trusted.write_bytes(first.certificate.read_bytes())
         node.on_loop(server.reload_if_changed)  # as it does each minute
@@ -151,7 +151,7 @@ def test_files_that_cannot_be_used_are_told(site: Site, tmp_path: Path) -> None:
 def test_handshakes_that_do_not_end_count_as_connections_and_time_out(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = site.node.node._server
+    server = site.node.node._listeners._server
     assert server is not None
     monkeypatch.setattr(limits, "TLS_HANDSHAKE_TIMEOUT_S", 2.0)
     monkeypatch.setattr(server._shared, "limits", HttpLimits(connections_max=20))

@@ -211,7 +211,7 @@ def test_a_flood_of_refused_requests_waits_and_others_go_on(
     ).encode()
 
     def connections() -> int:
-        server = place.node.node._server
+        server = place.node.node._listeners._server
         assert server is not None
         return server.connection_count
 

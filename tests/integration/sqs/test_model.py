@@ -107,7 +107,7 @@ def check_output(shape: Shape, value: Any, seen: dict[str, set[str]]) -> None:
 
 @pytest.fixture(scope="module")
 def app(node: RunningNode) -> SqsApp:
-    found = node.node._sqs
+    found = node.node._listeners._sqs
     assert found is not None
     return found
 

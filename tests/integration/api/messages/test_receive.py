@@ -314,7 +314,7 @@ def test_messages_of_an_answer_without_room_are_ready_again_at_once(
 ) -> None:
     topic = f"room-{len(accept)}"
     publish(node, topic, "x" * 100_000)
-    unsent = node.node._server._shared.unsent
+    unsent = node.node._listeners._server._shared.unsent
     with monkeypatch.context() as patched:
         patched.setattr(unsent, "_bytes_max", 1000)
         path = f"/v1/topics/{topic}/groups/g/receive"
