@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from goq.client import results
 from goq.client._async.admin.cluster_admin import AsyncClusterAdmin
@@ -15,6 +15,7 @@ from goq.client._async.runtime import sleep
 from goq.client.arguments import Time, as_dict, as_texts, as_time, check_int, check_partition
 from goq.client.protocol import routes
 
+T = TypeVar("T")
 _POLL_S_MIN = 0.005
 _POLL_S_MAX = 0.05
 
@@ -229,15 +230,7 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
         backup that failed.
         """
         body = {} if to is None else {"to": to}
-        number = results.node.decode_begun(await self._http.call("POST", routes.BACKUPS, body))
-        pause_s = _POLL_S_MIN
-        while True:
-            answer = await self._http.call("GET", routes.BACKUPS)
-            finished = results.node.decode_backup(answer, number)
-            if finished is not None:
-                return finished
-            await sleep(pause_s)
-            pause_s = min(pause_s * 1.2, _POLL_S_MAX)
+        return await self._finished(routes.BACKUPS, body, results.node.decode_backup)
 
     async def restore_topic(
         self,
@@ -264,11 +257,16 @@ class AsyncAdmin(AsyncMessageAdmin, AsyncClusterAdmin, AsyncTokenAdmin, AsyncSch
         body |= {"at": None if at is None else as_time(at, "at")}
         body |= {"settings": None if settings is None else as_dict(settings, "settings")}
         given = {name: value for name, value in body.items() if value is not None}
-        number = results.node.decode_begun(await self._http.call("POST", routes.RESTORES, given))
+        return await self._finished(routes.RESTORES, given, results.node.decode_restore)
+
+    async def _finished(
+        self, path: str, body: dict[str, Any], decode: Callable[[object, int], T | None]
+    ) -> T:
+        """Begin work of the node, and return its result once ``decode`` finds one."""
+        number = results.node.decode_begun(await self._http.call("POST", path, body))
         pause_s = _POLL_S_MIN
         while True:
-            answer = await self._http.call("GET", routes.RESTORES)
-            finished = results.node.decode_restore(answer, number)
+            finished = decode(await self._http.call("GET", path), number)
             if finished is not None:
                 return finished
             await sleep(pause_s)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from goq.client import results
 from goq.client._sync.admin.cluster_admin import ClusterAdmin
@@ -16,6 +16,7 @@ from goq.client._sync.runtime import sleep
 from goq.client.arguments import Time, as_dict, as_texts, as_time, check_int, check_partition
 from goq.client.protocol import routes
 
+T = TypeVar("T")
 _POLL_S_MIN = 0.005
 _POLL_S_MAX = 0.05
 
@@ -230,15 +231,7 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         backup that failed.
         """
         body = {} if to is None else {"to": to}
-        number = results.node.decode_begun(self._http.call("POST", routes.BACKUPS, body))
-        pause_s = _POLL_S_MIN
-        while True:
-            answer = self._http.call("GET", routes.BACKUPS)
-            finished = results.node.decode_backup(answer, number)
-            if finished is not None:
-                return finished
-            sleep(pause_s)
-            pause_s = min(pause_s * 1.2, _POLL_S_MAX)
+        return self._finished(routes.BACKUPS, body, results.node.decode_backup)
 
     def restore_topic(
         self,
@@ -265,11 +258,16 @@ class Admin(MessageAdmin, ClusterAdmin, TokenAdmin, ScheduleAdmin):
         body |= {"at": None if at is None else as_time(at, "at")}
         body |= {"settings": None if settings is None else as_dict(settings, "settings")}
         given = {name: value for name, value in body.items() if value is not None}
-        number = results.node.decode_begun(self._http.call("POST", routes.RESTORES, given))
+        return self._finished(routes.RESTORES, given, results.node.decode_restore)
+
+    def _finished(
+        self, path: str, body: dict[str, Any], decode: Callable[[object, int], T | None]
+    ) -> T:
+        """Begin work of the node, and return its result once ``decode`` finds one."""
+        number = results.node.decode_begun(self._http.call("POST", path, body))
         pause_s = _POLL_S_MIN
         while True:
-            answer = self._http.call("GET", routes.RESTORES)
-            finished = results.node.decode_restore(answer, number)
+            finished = decode(self._http.call("GET", path), number)
             if finished is not None:
                 return finished
             sleep(pause_s)
