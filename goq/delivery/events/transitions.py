@@ -70,6 +70,14 @@ _WAITING = (
     MessageState.SCHEDULED,
     MessageState.EXPIRED,
 )
+_RESETTABLE = (  # a group that starts over gets them again
+    MessageState.READY,
+    MessageState.BLOCKED,
+    MessageState.LEASED,
+    MessageState.RETRY,
+    MessageState.DEAD,
+    MessageState.DONE,
+)
 
 LIFE = (
     Transition(None, (), MessageState.READY, "published"),
@@ -187,39 +195,19 @@ INTERVENTIONS = (
     ),
     Transition(
         Reset,
-        (
-            MessageState.READY,
-            MessageState.BLOCKED,
-            MessageState.LEASED,
-            MessageState.RETRY,
-            MessageState.DEAD,
-            MessageState.DONE,
-        ),
+        _RESETTABLE,
         MessageState.READY,
         "the group was reset to this offset or an earlier one",
     ),
     Transition(
         Reset,
-        (
-            MessageState.BLOCKED,
-            MessageState.LEASED,
-            MessageState.DONE,
-            *_WAITING[2:],
-            MessageState.READY,
-        ),
+        (*_WAITING, MessageState.LEASED, MessageState.DONE),
         MessageState.DONE,
         "the group was reset past this offset, or to an end before it",
     ),
     Transition(
         GroupDeleted,
-        (
-            MessageState.READY,
-            MessageState.BLOCKED,
-            MessageState.LEASED,
-            MessageState.RETRY,
-            MessageState.DEAD,
-            MessageState.DONE,
-        ),
+        _RESETTABLE,
         MessageState.READY,
         "the group was deleted; a new group of that name starts over",
     ),
