@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import typer
 
@@ -196,9 +196,10 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if (code := _interrupted_by(error)) is not None:
             return code
-        if not hasattr(error, "format_message"):
+        format_message = getattr(error, "format_message", None)
+        if format_message is None:
             raise
-        return _complain_usage(error)
+        return _complain_usage(format_message(), getattr(error, "ctx", None))
     return code if isinstance(code, int) else 0
 
 
@@ -218,15 +219,13 @@ def _interrupted_by(error: BaseException) -> int | None:
     return None
 
 
-def _complain_usage(error: Exception) -> int:
+def _complain_usage(message: str, context: Any) -> int:
     """Print the option parser's error; return the exit code of wrong usage."""
     from goq.errors import UsageError
 
-    message = str(error.format_message())  # type: ignore[attr-defined]
     if message.startswith("Usage: "):  # of a command that needs another word
         sys.stderr.write(f"{message}\n")
         return UsageError.exit_code
-    context = getattr(error, "ctx", None)
     hint = f"; see: {context.command_path} --help" if context is not None else ""
     complain(UsageError(message.rstrip(".") + hint))
     return UsageError.exit_code
