@@ -11,6 +11,7 @@ import time
 from typing import Final, Protocol
 
 SLICE_S: Final = 0.004  # of the event loop, for work that takes longer in all
+_SAME_MOMENT_US: Final = 1_000
 
 
 class Clock(Protocol):
@@ -53,18 +54,34 @@ class WallSteps:
     def __init__(self, clock: Clock, least_ms: int) -> None:
         self._clock = clock
         self._least_ms = least_ms
-        self._ahead_us = clock.wall_us() - clock.uptime_us()
+        wall_us, uptime_us = _read_together(clock)
+        self._ahead_us = wall_us - uptime_us
 
-    def next_ms(self, wall_us: int) -> int:
-        """Return by how much the clock, which shows ``wall_us``, was set ahead since the last call.
+    def read(self) -> tuple[int, int]:
+        """Return the wall time in microseconds, and the step since the last call in milliseconds.
 
-        It is negative for a clock set back, and 0 up to ``least_ms`` in all.
+        The step is by how much the clock was set ahead: negative for a clock that was set back, and
+        0 up to ``least_ms`` in all.
         """
-        step_ms = (wall_us - self._clock.uptime_us() - self._ahead_us) // 1000
+        wall_us, uptime_us = _read_together(self._clock)
+        step_ms = (wall_us - uptime_us - self._ahead_us) // 1000
         if abs(step_ms) <= self._least_ms:
-            return 0
+            return wall_us, 0
         self._ahead_us += step_ms * 1000
-        return step_ms
+        return wall_us, step_ms
+
+
+def _read_together(clock: Clock) -> tuple[int, int]:
+    """Return the wall time and the uptime of one moment.
+
+    A process may stand still between two reads. Without another read after them, such a pause
+    would look like a clock that was set.
+    """
+    while True:
+        before_us = clock.uptime_us()
+        wall_us = clock.wall_us()
+        if clock.uptime_us() - before_us <= _SAME_MOMENT_US:
+            return wall_us, before_us
 
 
 class TimeSlice:

@@ -52,12 +52,12 @@ class DeadlineClock:
 
         Call it before deadlines are compared with the time, or new ones are made.
         """
-        wall_us = self._clock.wall_us()
-        if self._steps is not None and self._availability.error is None:
-            step_ms = self._steps.next_ms(wall_us)
-            change = clock_set(self._state, step_ms) if step_ms else None
-            if change is not None:
-                self._record(change)
+        if self._steps is None or self._availability.error is not None:
+            return self._clock.wall_ms()
+        wall_us, step_ms = self._steps.read()
+        change = clock_set(self._state, step_ms) if step_ms else None
+        if change is not None:
+            self._record(change)
         return wall_us // 1000
 
     def close(self) -> None:

@@ -33,6 +33,10 @@ class AppendAdmission(Protocol):
     Its owner calls one method at a time, in any thread.
     """
 
+    def now_us(self) -> int:
+        """Return the time for the next frames to admit."""
+        ...
+
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
         """Return the frame to append, the place of a duplicate, or None: ask again after the batch.
 
@@ -109,6 +113,12 @@ class Admission:
         """Apply a changed window to later frames; a thread may use the window now."""
         self._window_us = dedup_window_us(settings)
 
+    def now_us(self) -> int:
+        """Return the time for the next frames; a step of the clock counts from it on."""
+        now_us, step_ms = self._steps.read()
+        self._step_ms += step_ms
+        return now_us
+
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
         """Return the frame to append at ``next_offset``, the place of a duplicate, or None.
 
@@ -144,7 +154,6 @@ class Admission:
 
     def _follow_clock(self, now_us: int) -> bool:
         """Tell the window that the clock was set; False while staged ids have times from before."""
-        self._step_ms += self._steps.next_ms(now_us)
         if self._step_ms and not self._staged:
             self._window.note_clock_set(now_us, self._step_ms * 1000)
             self._step_ms = 0

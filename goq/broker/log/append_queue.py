@@ -158,7 +158,7 @@ class AppendQueue:
                 if written and dedup_ids > limits.COMMIT_BATCH_DEDUP_IDS_MAX:
                     break
             if batch is None:
-                now_us = decision.now_us if decision else self._clock.wall_us()
+                now_us = decision.now_us if decision else self._now_us()
                 batch = self._log.begin(now_us, roll=begins_segment)
             if not batch.has_room_for(header.frame_bytes):
                 break
@@ -181,8 +181,11 @@ class AppendQueue:
 
     def decide(self, frame: FrameView) -> Decision:
         """Decide about the next frame, in a thread, while nothing else is admitted or written."""
-        now_us = self._clock.wall_us()
+        now_us = self._now_us()
         return Decision(self._admit(frame, self._log.end_offset, now_us), now_us)
+
+    def _now_us(self) -> int:
+        return self._admission.now_us() if self._admission else self._clock.wall_us()
 
     def _admit(
         self, view: FrameView, next_offset: int, now_us: int
