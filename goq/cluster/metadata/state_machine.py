@@ -5,6 +5,9 @@ data, such as its segments and its start count, must survive that.
 
 The tables change in one transaction with the applied index and with the memory of proposals, which
 ``SqliteStateMachine`` keeps. The state is also in memory, as immutable values.
+
+SQLite does not check what it reads. So the tables hold the digest of the state too. A state that
+has another one decides on nothing: no start uses it, and no node gets a snapshot of it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,11 @@ from goq.errors import CorruptData
 from goq.storage.catalog.sqlite_errors import refused_access
 
 FILE_NAME = "metadata.db"
+_DAMAGED = "its rows are not those that were written: a bad disk, or another program"
+_ADVICE = (
+    "remove this node from the cluster, and join it again with an empty folder: the other nodes"
+    " have the data. The only node of a cluster is restored from a backup"
+)
 
 
 class MetadataStateMachine:
@@ -55,19 +63,27 @@ class MetadataStateMachine:
         path = folder / FILE_NAME
         try:
             self._machine = SqliteStateMachine(
-                path, tables.create_tables, self._apply_command, give_up_reserve=give_up_reserve
+                path,
+                tables.create_tables,
+                self._apply_command,
+                give_up_reserve=give_up_reserve,
+                on_applied=lambda db: tables.save_digest(db, _packed(self._new_digest)),
             )
             try:
                 self.state = self._load()
                 self.diverged = tables.load_diverged(self._machine.connection) or None
-                self._digest = state_digest(self.state)
+                self._digest = self._new_digest = state_digest(self.state)
+                if tables.load_digest(self._machine.connection) not in (
+                    None,
+                    _packed(self._digest),
+                ):
+                    raise raft.StateMachineFailed(_DAMAGED)
             except BaseException:
                 self._machine.close()
                 raise
         except (sqlite3.DatabaseError, raft.StateMachineFailed) as error:
             raise refused_access(path, error) or CorruptData(
-                f"{path} cannot be used: {error}; remove this node from the cluster, and join it"
-                " again with an empty folder: the other nodes have the data"
+                f"{path} cannot be used: {error}; {_ADVICE}"
             ) from error
 
     @property
@@ -85,7 +101,7 @@ class MetadataStateMachine:
         """The digest of the state; None until all nodes compute it."""
         if not has_digests(self.state):
             return None
-        return self._digest.to_bytes(DIGEST_BYTES, "big")
+        return _packed(self._digest)
 
     def apply(self, request: raft.Proposal, index: int) -> Any:
         """Apply a proposal once; return what :func:`decode_result` reads.
@@ -110,11 +126,20 @@ class MetadataStateMachine:
 
         The version stays: nobody is told of a flush, and who waits for a version would wait on.
         """
+        self._new_digest = self._digest
         self._machine.flush(index)
 
     def snapshot(self, path: Path) -> None:
-        """Copy everything into a new file."""
-        self._machine.snapshot(path)
+        """Copy everything into a new file. Raises ``CorruptData`` if the tables are damaged."""
+        self._machine.snapshot(path, self._check_copy)
+
+    def _check_copy(self, copy: sqlite3.Connection) -> None:
+        try:
+            is_sound = state_digest(tables.load_state(copy, 0)) == self._digest
+        except msgspec.MsgspecError:
+            is_sound = False
+        if not is_sound:
+            raise CorruptData(f"the cluster's metadata cannot be copied: {_DAMAGED}; {_ADVICE}")
 
     def restore(self, path: Path, *, is_diverged: bool = False) -> None:
         """Replace the state by that of a snapshot, atomically.
@@ -136,7 +161,7 @@ class MetadataStateMachine:
         if is_diverged:
             self.diverged = tables.load_diverged(self._machine.connection)
         state = self._load()
-        self._digest = state_digest(state)
+        self._digest = self._new_digest = state_digest(state)
         self.state = state
 
     def forget_diverged(self) -> None:
@@ -179,3 +204,7 @@ def decode_result(answer: Any) -> Result:
         return Rejected(answer.code, answer.detail)
     result: Result = msgspec.convert(answer, Accepted | Rejected)
     return result
+
+
+def _packed(digest: int) -> bytes:
+    return digest.to_bytes(DIGEST_BYTES, "big")

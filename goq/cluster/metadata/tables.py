@@ -14,6 +14,7 @@
     schedules(name, topic, messages, cron, tz, every_ms, principal, created_ms, resumed_ms,
               paused_ms, last_due_ms, problem, version)
     diverged(topic_id, partition)      of this node alone, see ``divergence.py``
+    state_digest(id, applied_index, digest)        of the state in the other tables
 
 Settings and lists of nodes are JSON. Columns have the encoded names of the fields, see ``rename``
 in ``state.py``. The version of the state is not stored here: it is the applied index, which also
@@ -90,6 +91,9 @@ CREATE TABLE IF NOT EXISTS schedules (
 CREATE TABLE IF NOT EXISTS diverged (
     topic_id INTEGER NOT NULL, partition INTEGER NOT NULL, PRIMARY KEY (topic_id, partition)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS state_digest (
+    id INTEGER PRIMARY KEY CHECK (id = 1), applied_index INTEGER NOT NULL, digest BLOB NOT NULL
+);
 """
 _ADDED_COLUMNS = {
     ("nodes", "feature_level"): "INTEGER NOT NULL DEFAULT 0",
@@ -171,6 +175,24 @@ def save_diverged(db: sqlite3.Connection, partitions: DivergedPartitions) -> Non
     """Replace the partitions of which this node had other metadata than the cluster."""
     db.execute("DELETE FROM diverged")
     db.executemany("INSERT INTO diverged VALUES (?, ?)", partitions)
+
+
+def load_digest(db: sqlite3.Connection) -> bytes | None:
+    """Return the digest of the state as of the applied index, None if there is none.
+
+    An earlier version applies commands without it.
+    """
+    row = db.execute(
+        "SELECT digest FROM state_digest JOIN raft_state USING (id, applied_index)"
+    ).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def save_digest(db: sqlite3.Connection, digest: bytes) -> None:
+    """Replace the digest by that of the state as of the applied index."""
+    db.execute(
+        "INSERT OR REPLACE INTO state_digest SELECT 1, applied_index, ? FROM raft_state", (digest,)
+    )
 
 
 def _write(db: sqlite3.Connection, change: RowChange) -> None:

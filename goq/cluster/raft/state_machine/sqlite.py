@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from goq import limits
 from goq.cluster.raft.state_machine.state_machine import Proposal, Refused, StateMachineFailed
 from goq.errors import CorruptData, GoqError, StorageFull
 
+T = TypeVar("T")
 Apply = Callable[[sqlite3.Connection, Proposal], Any]
 """Changes the caller's tables; returns a result of plain data, or :class:`Refused`.
 
@@ -29,6 +30,9 @@ The result must follow from the tables and the proposal alone. The function must
 transactions. Any exception but ``sqlite3.OperationalError``, ``OSError`` and ``MemoryError`` is
 turned into ``Refused``, and its changes are undone.
 """
+
+OnApplied = Callable[[sqlite3.Connection], None]
+"""Writes into the caller's tables what goes with each change of the applied index."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS raft_state (
@@ -81,7 +85,7 @@ class SqliteStateMachine:
     Of each proposer the last ``requests_max`` proposals are remembered, and older ones are refused.
     The last ``proposers_max`` proposers are remembered. ``create_tables`` creates what is missing
     of the caller's tables. ``give_up_reserve`` makes room on a full disk and returns whether it
-    did; a proposal is then applied after all.
+    did; a proposal is then applied after all. ``on_applied`` is called in each transaction.
     """
 
     def __init__(
@@ -93,8 +97,10 @@ class SqliteStateMachine:
         requests_max: int = limits.RAFT_REQUESTS_REMEMBERED,
         proposers_max: int = limits.RAFT_PROPOSERS_REMEMBERED,
         give_up_reserve: Callable[[], bool] = lambda: False,
+        on_applied: OnApplied = lambda _db: None,
     ) -> None:
         self._give_up_reserve = give_up_reserve
+        self._on_applied = on_applied
         self._requests_max = requests_max
         self._proposers_max = proposers_max
         self._apply = apply
@@ -128,17 +134,19 @@ class SqliteStateMachine:
     def apply(self, request: Proposal, index: int) -> Any:
         """Apply a proposal, unless this index or this proposal was applied before."""
         try:
-            return self._apply_durably(request, index)
+            return self._change(lambda: self._apply_once(request, index))
         except StorageFull:
             if not self._give_up_reserve():
                 raise
-            return self._apply_durably(request, index)
+            return self._change(lambda: self._apply_once(request, index))
 
-    def _apply_durably(self, request: Proposal, index: int) -> Any:
+    def _change(self, work: Callable[[], T]) -> T:
+        """Change the tables in one transaction."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                result = self._apply_once(request, index)
+                result = work()
+                self._on_applied(self._db)
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:  # SQLite rolls back by itself after some errors
@@ -152,14 +160,14 @@ class SqliteStateMachine:
         """Return once the database, with all commands up to ``index``, survives power loss."""
         self._db.execute("PRAGMA synchronous=FULL")
         try:
-            self._db.execute(_FLUSH, (index,))
-        except sqlite3.Error as error:
-            raise _failure(error) from error
+            self._change(lambda: self._db.execute(_FLUSH, (index,)))
         finally:
             self._db.execute("PRAGMA synchronous=NORMAL")
 
-    def snapshot(self, path: Path) -> None:
-        """Copy the database into one file, page by page.
+    def snapshot(
+        self, path: Path, check: Callable[[sqlite3.Connection], None] = lambda _copy: None
+    ) -> None:
+        """Copy the database into one file, page by page; ``check`` looks at the copy.
 
         Raises ``CorruptData`` for a damaged one, which followers would take in place of sound ones.
         """
@@ -168,6 +176,8 @@ class SqliteStateMachine:
             self._db.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
             (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict == "ok":
+                check(copy)
         except sqlite3.Error as error:
             raise StateMachineFailed(f"the cluster's database was not copied: {error}") from error
         finally:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,66 @@ def test_a_disk_that_takes_no_change_leaves_everything_as_it_was(
     answer = machine.apply(request(CreateTopic("orders", 1000, settings, 1), 2), 2)
     assert isinstance(decode_result(answer), Accepted)
     assert tables.load_state(machine._machine.connection, 2) == machine.state
+
+
+def damaged_by(folder: Path, change: str) -> None:
+    """Change the rows in the database as a bad disk may do it."""
+    with closing(sqlite3.connect(folder / FILE_NAME)) as db, db:
+        db.execute(change)
+
+
+DAMAGE = [
+    "UPDATE topics SET name = 'nrders'",
+    "UPDATE topics SET deleting = 1",
+    "UPDATE partitions SET leader_epoch = leader_epoch + 8 WHERE partition = 2",
+    "UPDATE nodes SET disk = 'd3'",
+    "DELETE FROM partitions WHERE partition = 2",
+    "UPDATE state_digest SET digest = x'00'",
+]
+
+
+@pytest.mark.parametrize("change", DAMAGE)
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_a_row_that_is_not_as_it_was_written_decides_on_nothing(
+    tmp_path: Path, machine: MetadataStateMachine, change: str, is_flushed: bool
+) -> None:
+    """SQLite does not see it. Such a topic would be gone, or even be deleted, without a word."""
+    machine.apply(request(NODE, 1), 1)
+    machine.apply(request(CreateTopic("orders", 3, {}, 1), 2), 2)
+    machine.apply(request(CreateTopic("orders", 3, {}, 1), 2), 3)  # repeated: the index alone moves
+    if is_flushed:
+        machine.flush(9)
+    machine.close()
+    assert set(stored(tmp_path).topics) == {"orders"}
+    damaged_by(tmp_path, change)
+    with pytest.raises(CorruptData, match=r"not those that were written.*restored from a backup"):
+        MetadataStateMachine(tmp_path)
+
+
+def test_a_row_that_is_damaged_while_the_node_runs_is_copied_to_nobody(
+    tmp_path: Path, machine: MetadataStateMachine
+) -> None:
+    machine.apply(request(NODE, 1), 1)
+    machine.snapshot(tmp_path / "sound")
+    damaged_by(tmp_path, "UPDATE nodes SET disk = 'd3'")
+    with pytest.raises(CorruptData, match="not those that were written"):
+        machine.snapshot(tmp_path / "damaged")
+
+
+def test_a_database_to_which_an_earlier_version_has_applied_commands_is_no_damage(
+    tmp_path: Path, machine: MetadataStateMachine
+) -> None:
+    machine.apply(request(NODE, 1), 1)
+    machine.close()
+    damaged_by(tmp_path, "UPDATE raft_state SET applied_index = 2")
+    damaged_by(tmp_path, "UPDATE nodes SET status = 'fenced'")
+    again = MetadataStateMachine(tmp_path)
+    again.apply(request(RegisterNode("n2", 1, "http://n2", "n2:9"), 2), 3)
+    again.close()
+    assert set(stored(tmp_path).nodes) == {"n1", "n2"}
+    damaged_by(tmp_path, "UPDATE nodes SET disk = 'd3'")
+    with pytest.raises(CorruptData):
+        stored(tmp_path)
 
 
 @pytest.mark.parametrize("data", [b"garbage" * 1000, b"SQLite format 3\0" + bytes(5000)])
