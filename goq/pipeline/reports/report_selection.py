@@ -30,18 +30,20 @@ class ReportSelection(NamedTuple):
     def events(self, events: DataFrame, messages: DataFrame) -> DataFrame:
         """Return the events of the group, and of these messages if there is a span.
 
-        A reset is about messages before the one that it names: those since the span began stay.
+        A reset, and a deletion by retention, is about messages before the one that it names: those
+        since the span began stay.
         """
         if self.group is not None:
             events = events.where((f.col("group") == self.group) | f.col("group").isNull())
         if self.since_us is None and self.until_us is None:
             return events
-        resets = events.where("event = 'RESET'")
+        is_about_earlier = f.col("event").isin("RESET", "TRIMMED")
+        earlier = events.where(is_about_earlier)
         if self.since_us is not None:
-            resets = resets.where(f.unix_micros("time") >= self.since_us)
-        others = events.where("event != 'RESET'")
+            earlier = earlier.where(f.unix_micros("time") >= self.since_us)
+        others = events.where(~is_about_earlier)
         return others.join(messages.select("message_id"), "message_id", "left_semi").union(
-            resets.select(others.columns)
+            earlier.select(others.columns)
         )
 
     def groups(self, groups: DataFrame) -> DataFrame:

@@ -1,8 +1,8 @@
 """Traffic: rates, what waited and for how long, and the service time of consumers, over time.
 
-A message arrives at its publish, or when it is due. It is over for a group with the first ack, dead
-letter, drop, skip or end of its ttl, with its cancellation, or when a reset passes over it. In
-between it is in the group's backlog.
+A message arrives at its publish, or at its latest due time. It is over for a group with the first
+ack, dead letter, drop, skip or end of its ttl, with its cancellation, when a reset passes over it
+or when retention deletes it. In between it is in the group's backlog.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def traffic(messages: DataFrame, events: DataFrame, slo_ms: float | None = None)
     With ``slo_ms`` also the share of the deliveries whose service took longer.
     """
     steps = _steps(messages, events)
-    ready = messages.withColumn("ready", f.greatest("timestamp", "deliver_at"))
+    ready = _ready(messages, events)
     published = _counts(messages, "topic", steps.column("timestamp"))
     arrived = _counts(ready, "topic", steps.column("ready"))
     happened = _counts(
@@ -63,7 +63,7 @@ def traffic(messages: DataFrame, events: DataFrame, slo_ms: float | None = None)
     )
     groups = _groups(messages, events)
     over: defaultdict[_Group, Counter[tuple[int, int]]] = defaultdict(Counter)
-    ended = _ended(ready, events).select(
+    ended = _ended(ready, events, steps).select(
         "topic", "group", steps.column("ready").alias("ready"), steps.column("time").alias("time")
     )
     for topic, group, arrival, end, count in _counts(ended, "topic", "group", "ready", "time"):
@@ -141,17 +141,31 @@ def _groups(messages: DataFrame, events: DataFrame) -> list[_Group]:
     return sorted(named) + [(topic, None) for topic in sorted(topics - with_groups)]
 
 
-def _ended(ready: DataFrame, events: DataFrame) -> DataFrame:
+def _ready(messages: DataFrame, events: DataFrame) -> DataFrame:
+    """Return the messages with a column ``ready``, the time when each arrives."""
+    changed = events.where("event = 'RESCHEDULED'").groupBy("message_id")
+    due = changed.agg(f.max_by("due", "sequence").alias("new_due"))
+    ready = f.greatest("timestamp", f.coalesce("new_due", "deliver_at"))
+    return messages.join(due, "message_id", "left").withColumn("ready", ready)
+
+
+def _ended(ready: DataFrame, events: DataFrame, steps: _Steps) -> DataFrame:
     """Return when each message was over for each group: topic, group, ready, time."""
     is_ttl = (f.col("event") == "EXPIRED") & f.col("lease").isNull()
     of_group = events.where(f.col("event").isin(*_ENDS) | is_ttl)
     groups = events.where("`group` is not null").select("topic", "group").distinct()
     cancelled = events.where("event = 'CANCELLED'").drop("group").join(f.broadcast(groups), "topic")
-    resets = events.where("event = 'RESET'").select(
-        "topic", "partition", "group", "time", f.col("offset").alias("continued_at")
+    continued = ["topic", "partition", "group", "time", "continued_at"]
+    resets = events.where("event = 'RESET'").withColumn("continued_at", f.col("offset"))
+    trims = (  # a few, also of a topic whose retention has deleted for years
+        events.where("event = 'TRIMMED'")
+        .groupBy("topic", "partition", f.timestamp_seconds(steps.column("time")).alias("time"))
+        .agg(f.max("offset").alias("continued_at"))
+        .join(groups, "topic")
     )
     passed = ready.select("message_id", "topic", "partition", "offset").join(
-        f.broadcast(resets), ["topic", "partition"]
+        f.broadcast(resets.select(*continued).union(trims.select(*continued))),
+        ["topic", "partition"],
     )
     columns = ["message_id", "group", "time"]
     ends = of_group.select(*columns).union(cancelled.select(*columns))

@@ -217,6 +217,37 @@ def test_a_reset_to_behind_the_last_message_ends_the_backlog_of_a_time(traffic: 
     assert [row["backlog"] for row in backlog] == [3, 0]
 
 
+def test_a_rescheduled_message_is_in_the_backlog_from_its_latest_due_time_on(
+    traffic: Traffic,
+) -> None:
+    for offset, due_s in enumerate((1, 1, 60)):
+        traffic.publish(offset, deliver_at=NOON + timedelta(seconds=due_s))
+    for offset, due_s in ((0, 2), (0, 3600), (2, 2)):
+        due = NOON + timedelta(seconds=due_s)
+        traffic.event("RESCHEDULED", offset, 500, group=None, due=due)
+    traffic.event("DELIVERED", 1, 3500, attempt=1, lease=1)
+    traffic.event("ACKNOWLEDGED", 1, 3600, lease=1)
+    report = traffic_report(*traffic.frames()[:2])
+    assert [row["backlog"] for row in rows(report, "Backlog")] == [0, 1, 2, 1]
+
+
+def test_a_message_that_retention_deleted_is_in_no_backlog_any_more(traffic: Traffic) -> None:
+    for offset in range(6):
+        traffic.publish(offset)
+    traffic.event("TRIMMED", 1, 1000, group=None)
+    traffic.event("TRIMMED", 2, 1500, group=None)
+    traffic.event("DELIVERED", 3, 2000, attempt=1, lease=1)
+    traffic.event("ACKNOWLEDGED", 3, 2000, lease=1)
+    traffic.event("TRIMMED", 5, 3000, group=None)
+    messages, events, _ = traffic.frames()
+    report = traffic_report(messages, events)
+    assert [row["backlog"] for row in rows(report, "Backlog")] == [6, 4, 3, 1]
+    chosen = ReportSelection(until_us=int(NOON.timestamp() * 1_000_000) + 1)
+    some = chosen.messages(messages.where("offset < 5"))
+    backlog = rows(traffic_report(some, chosen.events(events, some)), "Backlog")
+    assert [row["backlog"] for row in backlog] == [5, 3, 2, 0]
+
+
 def test_traffic_of_a_topic_without_groups_has_its_rate(traffic: Traffic) -> None:
     traffic.publish(0)
     report = traffic_report(*traffic.frames()[:2])
