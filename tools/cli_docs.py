@@ -35,7 +35,7 @@ The same as [manual pages](#manual-pages): `man goq`, `man goq-produce`.
 | `--cert-file FILE`, `--key-file FILE` | PEM: a [client certificate](security.md#client-certificates) and its key; else `GOQ_CERT_FILE`, `GOQ_KEY_FILE` |
 | `--token TOKEN` | the token itself; other users of the machine can see it in the list of processes |
 | `--json` | one document, or one object a line for streams; errors as JSON objects on stderr |
-| stdout, stderr | data, in UTF-8; everything else. Tables and colour appear only on a terminal; a pipe gets tab-separated fields |
+| stdout, stderr | data, in UTF-8; everything else. Tables and colour appear only on a terminal, where control characters are escaped, also in JSON, but not with `--raw`; a pipe gets tab-separated fields |
 | exit codes | 0 done · 1 failed in part · 2 usage: a wrong command or option · 3 not found · 4 not allowed · 5 unavailable or timed out · 6 conflict · 7 invalid data: what was read, or a name, a time or a setting that cannot be one · 130 interrupted · 143 terminated |
 | durations | `250ms`, `30s`, `5m`, `1h30m`, `7d`; a number alone is seconds, except in settings and `--keep`, which want a unit |
 | sizes | `64KiB`, `10MB`, `1GiB`; a number alone is bytes, except in settings, which want a unit |

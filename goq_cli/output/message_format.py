@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from goq.errors import UsageError
 from goq.model import UNTERMINATED_HEADER, Header
 from goq.units import format_time_us
-from goq_cli.output.text import shown_bytes
+from goq_cli.output.text import escaped_json, shown_bytes
 
 if TYPE_CHECKING:
     from goq.client import LogMessage, ReceivedMessage
@@ -82,12 +82,12 @@ def make_writer(form: str, raw: bool, delimiter: bytes) -> Writer:
     """Return the writer for the options; raise ``UsageError`` for an invalid format."""
     from goq_cli.session import SESSION
 
+    is_terminal = sys.stdout.isatty()
     if SESSION.json:
-        return BytesWriter(json_line)
+        return BytesWriter(_escaped_json_line if is_terminal else json_line)
     if raw:
         return BytesWriter(_raw(delimiter))
-    shown = _printable if sys.stdout.isatty() else bytes
-    return BytesWriter(compile_format(form, shown))
+    return BytesWriter(compile_format(form, _printable if is_terminal else bytes))
 
 
 def _raw(delimiter: bytes) -> Callable[[AnyMessage], bytes]:
@@ -126,7 +126,7 @@ def compile_format(
         "a": lambda m: b"%d" % getattr(m, "attempt", 0),
         "x": lambda m: (m.value or b"").hex().encode(),
         "S": lambda m: b"%d" % len(m.value or b""),
-        "j": lambda m: json_line(m)[:-1],
+        "j": lambda m: (json_line(m) if shown is bytes else _escaped_json_line(m))[:-1],
         "%": lambda _m: b"%",
     }
     pieces: list[Callable[[Any], bytes]] = []
@@ -187,6 +187,10 @@ def json_line(message: AnyMessage) -> bytes:
     import msgspec
 
     return msgspec.json.encode(message_fields(message)) + b"\n"
+
+
+def _escaped_json_line(message: AnyMessage) -> bytes:
+    return escaped_json(json_line(message)[:-1].decode()).encode() + b"\n"
 
 
 def message_fields(message: AnyMessage) -> dict[str, object]:

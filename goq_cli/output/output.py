@@ -14,7 +14,7 @@ import typer
 
 from goq.errors import GoqError
 from goq_cli.output.table import begin_block, print_table
-from goq_cli.output.text import escaped, shown_field
+from goq_cli.output.text import escaped, escaped_json, shown_field
 from goq_cli.session import SESSION
 
 EXIT_IN_PART = 1
@@ -50,9 +50,14 @@ def open_error_stream(before: TextIO | None) -> ErrorStream:
 
 def print_json(answer: object) -> None:
     """Print one JSON document on one line."""
+    _write_json(answer, sys.stdout)
+
+
+def _write_json(document: object, stream: TextIO) -> None:
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    text = msgspec.json.encode(document).decode()
+    stream.write((escaped_json(text) if stream.isatty() else text) + "\n")
 
 
 def print_answer(answer: Any, text: str) -> None:
@@ -134,12 +139,10 @@ def drop_output() -> None:
 def complain(error: GoqError) -> None:
     """Print an error on stderr."""
     if SESSION.json:
-        import msgspec
-
         problem = {"code": error.code, "detail": error.detail, "exit_code": error.exit_code}
         if error.field is not None:
             problem["field"] = error.field
-        sys.stderr.write(msgspec.json.encode(problem).decode() + "\n")
+        _write_json(problem, sys.stderr)
         return
     where = f" ({error.field})" if error.field else ""
     for text in (f"{error.detail}{where}", *getattr(error, "__notes__", ())):

@@ -20,6 +20,15 @@ def escaped(value: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def escaped_json(text: str) -> str:
+    """Return the same JSON with control characters escaped, also those that JSON may have raw."""
+    if text.isprintable():
+        return text
+    import json
+
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
 def shown_bytes(data: bytes) -> str:
     """Return UTF-8 as escaped text, other bytes as hex with a mark."""
     try:

@@ -107,6 +107,30 @@ def test_peek_in_json_tells_every_byte_of_a_message(hostile: str, goq: Run) -> N
     assert json.loads(goq("peek", hostile, "--json").stdout)["messages"][9]["value"] is None
 
 
+def test_json_at_a_terminal_is_the_same_document_without_control_characters(
+    hostile: str, environment: dict[str, str]
+) -> None:
+    for command in (
+        ("peek", hostile, "--json"),
+        ("consume", hostile, "--json"),
+        ("consume", hostile, "--format", r"%j\n"),
+        ("trace", f"{hostile}:0:2", "--json"),
+    ):
+        screen = at_terminal(4000, environment, *command)
+        assert all(line.isprintable() for line in screen.lines), command
+        documents = [json.loads(line) for line in screen.lines if line.startswith("{")]
+        assert HOSTILE[1][:50] in texts(documents), command
+
+
+def texts(document: object) -> str:
+    """Return all texts of a document, one behind the other."""
+    if isinstance(document, dict):
+        return "".join(map(texts, document.values()))
+    if isinstance(document, list):
+        return "".join(map(texts, document))
+    return document if isinstance(document, str) else ""
+
+
 def test_tables_have_air_between_them_and_sizes_have_units(
     hostile: str, environment: dict[str, str]
 ) -> None:
