@@ -25,9 +25,11 @@ topic are never taken for those of a new one.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, get_type_hints
@@ -152,6 +154,8 @@ class NodeDb:
                 raise
 
     def _open(self, mode: str) -> None:
+        if mode != "ro":
+            self._create_private()
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         try:
@@ -161,6 +165,15 @@ class NodeDb:
         except BaseException:
             connection.close()
             raise
+
+    def _create_private(self) -> None:
+        """Create a missing file for its owner alone: it has the digests of tokens.
+
+        SQLite goes by the umask, and gives the files beside it the same mode. An existing file is
+        left alone: a close of it would end the locks that SQLite has on it in this process.
+        """
+        with suppress(OSError):  # SQLite says what is wrong
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     @_translated
     def damaged_rows(self) -> list[DamagedRow]:

@@ -69,6 +69,20 @@ def test_a_restored_node_has_all_that_the_lost_one_had(tmp_path: Path) -> None:
         assert len(q.list_dead_letters("orders").messages) == 1
 
 
+def test_others_may_read_nothing_that_was_restored_into_an_open_folder(tmp_path: Path) -> None:
+    stopped_source(tmp_path / "data")
+    back_up(tmp_path / "data", tmp_path / "place")
+    (tmp_path / "new").mkdir(mode=0o755)
+    before = os.umask(0o022)
+    try:
+        restored(tmp_path / "place", tmp_path / "new")
+    finally:
+        os.umask(before)
+    entries = list((tmp_path / "new").rglob("*"))
+    assert {"node.db", "topics"} <= {entry.name for entry in entries}
+    assert [entry for entry in entries if entry.stat().st_mode & 0o077] == []
+
+
 def test_leases_end_with_the_restore(tmp_path: Path) -> None:
     with goq.Node(tmp_path / "data") as node, node.client() as q:
         q.publish("orders", b"1")

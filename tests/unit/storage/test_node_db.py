@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,17 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[sqlite3.Connec
 
     monkeypatch.setattr(sqlite3, "connect", noted)
     return opened
+
+
+def test_only_its_owner_may_read_a_new_database_and_the_files_beside_it(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with closing(NodeDb(tmp_path)) as db:
+            db.next_epoch()
+            files = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert files == dict.fromkeys((FILE_NAME, f"{FILE_NAME}-shm", f"{FILE_NAME}-wal"), 0o600)
 
 
 def test_a_database_that_another_process_writes_is_to_be_tried_again(
