@@ -66,13 +66,16 @@ def shorten(text: str, columns: int) -> str:
     """Return a text that needs at most so many columns; a cut one ends with an ellipsis."""
     if width_of(text) <= columns:
         return text
-    left, kept = columns - 1, ""
-    for character in text:
-        left -= _character_width(character)
-        if left < 0:
-            break
-        kept += character
-    return kept + _ELLIPSIS
+    return text[: fitting(text, columns - 1)] + _ELLIPSIS
+
+
+def fitting(text: str, columns: int) -> int:
+    """Return how many first characters of a text need at most so many columns."""
+    for count, character in enumerate(text):
+        columns -= _character_width(character)
+        if columns < 0:
+            return count
+    return len(text)
 
 
 def shown_age(age_ms: int) -> str:

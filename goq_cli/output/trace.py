@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from goq_cli.output.text import escaped, shown_field
+from goq_cli.output.text import escaped, fitting, shown_field, width_of
 
 Json = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ _BOLD: Final = 1
 
 @dataclass(slots=True)
 class Style:
-    """The style of lines; ``width`` 0 never cuts them."""
+    """The style of lines; ``width`` 0 never breaks them."""
 
     width: int = 0
     colour: bool = False
@@ -52,18 +52,17 @@ class Style:
         """Return text in a colour, if there are colours."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code and text else text
 
-    def line(self, *pieces: tuple[str, int]) -> str:
-        """Return coloured pieces of text as one line, cut to the width."""
-        left = self.width or sum(len(text) for text, _ in pieces)
-        cut = sum(len(text) for text, _ in pieces) > left
-        shown = ""
-        for text, code in pieces:
-            if cut and len(text) >= left:
-                shown += self.paint(text[: max(0, left - 1)] + "…", code)
-                break
-            shown += self.paint(text, code)
-            left -= len(text)
-        return shown
+    def lines(self, *pieces: tuple[str, int]) -> Iterator[str]:
+        """Yield coloured pieces of text as one line, and what is over the width on more below."""
+        text = "".join(piece for piece, _ in pieces).rstrip()
+        indent = ""
+        for begin, end in _spans(text, self.width):
+            shown, at = indent, 0
+            for piece, code in pieces:
+                shown += self.paint(piece[max(0, begin - at) : max(0, end - at)], code)
+                at += len(piece)
+            yield shown
+            indent = _hanging(self.width)
 
 
 @dataclass(slots=True)
@@ -89,12 +88,12 @@ class TimelinePrinter:
         yield from self.steps(self.trace["events"])
         yield from self._standing()
         yield ""
-        yield self._summary()
+        yield from self._summary()
 
     def head(self) -> Iterator[str]:
         """Yield the header of the message."""
         message = self.trace["message"]
-        yield self.style.line(("Message".ljust(_LABEL_CHARS), 0), (self._id, _BOLD))
+        yield from self.style.lines(("Message".ljust(_LABEL_CHARS), 0), (self._id, _BOLD))
         labelled = [
             (label, value)
             for label, value in (
@@ -112,18 +111,18 @@ class TimelinePrinter:
             fields += [f"{label} {escaped(value)}" for label, value in others]
             widths = [_LABEL_CHARS + _FIELD_CHARS, *[_FIELD_CHARS] * len(others)]
             text = "".join(f.ljust(w - 2) + "  " for f, w in zip(fields, widths, strict=True))
-            yield self.style.line((text.rstrip(), 0))
+            yield from self.style.lines((text.rstrip(), 0))
         if "traceparent" in message:
             text = "Trace".ljust(_LABEL_CHARS) + escaped(message["traceparent"])
-            yield self.style.line((text, 0))
+            yield from self.style.lines((text, 0))
 
     def steps(self, events: Sequence[Json]) -> Iterator[str]:
-        """Yield a line for each event."""
+        """Yield the line of each event, or its lines where it is wider than the terminal."""
         self._widen(events)
         for event in events:
             name, details = str(event["event"]), self._details(event)
             shown = (self._indent(event) + name).ljust(self._name_chars)
-            yield self.style.line(
+            yield from self.style.lines(
                 (_time(event["time"]), _DIM),
                 (f"  {shown}" if details else f"  {shown.rstrip()}", _COLOURS.get(name, 0)),
                 (f"  {details}" if details else "", 0),
@@ -174,14 +173,16 @@ class TimelinePrinter:
         """Yield the current state, which has no time."""
         message = self.trace["message"]
         if "nodes" in message:
-            yield self._now("REPLICATED", f"nodes=[{', '.join(map(_value, message['nodes']))}]")
+            yield from self._now(
+                "REPLICATED", f"nodes=[{', '.join(map(_value, message['nodes']))}]"
+            )
         if "retained_until" in message:
-            yield self._now("RETAINED", f"until {_second(message['retained_until'])}")
+            yield from self._now("RETAINED", f"until {_second(message['retained_until'])}")
 
-    def _now(self, name: str, text: str) -> str:
-        return self.style.line((f"{'':{_TIME_CHARS}}  {name:{self._name_chars}}  {text}", _DIM))
+    def _now(self, name: str, text: str) -> Iterator[str]:
+        return self.style.lines((f"{'':{_TIME_CHARS}}  {name:{self._name_chars}}  {text}", _DIM))
 
-    def _summary(self) -> str:
+    def _summary(self) -> Iterator[str]:
         attempts, took_ms = self.trace["attempts"], self.trace["publish_to_ack_ms"]
         text = f"{attempts} attempt" + ("" if attempts == 1 else "s")
         if took_ms is not None:
@@ -190,7 +191,26 @@ class TimelinePrinter:
             text += " · acknowledged"
         else:
             text += " · no ack is known" if self.trace["incomplete"] else " · not acknowledged"
-        return self.style.line((text, 0))
+        return self.style.lines((text, 0))
+
+
+def _hanging(width: int) -> str:
+    """Return the indent of continued lines: below the name of a step, if there is room."""
+    return " " * min(_TIME_CHARS + 2, width // 2)
+
+
+def _spans(text: str, width: int) -> Iterator[tuple[int, int]]:
+    """Yield where the lines of a text begin and end; they break at spaces, long words anywhere."""
+    begin, room = 0, width
+    while width and width_of(text[begin:]) > room:
+        end = begin + max(1, fitting(text[begin:], room))
+        space = text.rfind(" ", begin, end + 1)
+        if space > begin and not text[begin:space].isspace():
+            end = space
+        yield begin, begin + len(text[begin:end].rstrip())
+        begin = len(text) - len(text[end:].lstrip())
+        room = width - len(_hanging(width))
+    yield begin, len(text)
 
 
 def _key(message: Json) -> str | None:
