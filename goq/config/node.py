@@ -100,13 +100,22 @@ def _peers(value: Any, _field: str) -> dict[str, str]:
     """Accept ``n1=HOST:PORT,n2=HOST:PORT`` as well as a mapping."""
     if value == "none" or value is None:
         return {}
+    pairs: list[tuple[str, Any]] = []
     if isinstance(value, str):
-        pairs = [part.partition("=") for part in value.split(",") if part]
-        value = {name: address for name, _, address in pairs}
-    for name, address in settings(value, _field).items():
+        for part in filter(None, value.split(",")):
+            name, sign, address = part.partition("=")
+            if not sign:
+                raise InvalidInput(f"{part!r} is not ID=HOST:PORT, as in n1=10.0.0.1:9080")
+            pairs.append((name, address))
+    else:
+        pairs.extend(settings(value, _field).items())
+    for name, address in pairs:
         check_name(name, "node")
         host_and_port(text(address, _field))
-    return dict(value)
+    for what in ([name for name, _ in pairs], [address for _, address in pairs]):
+        if twice := [each for each in what if what.count(each) > 1]:
+            raise InvalidInput(f"{twice[0]!r} is given for two nodes")  # else a smaller cluster
+    return dict(pairs)
 
 
 class ClusterConfig(ConfigSection, frozen=True):
