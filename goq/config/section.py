@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -44,7 +45,7 @@ class ConfigSection(msgspec.Struct, frozen=True):
             field = f"{name}.{key}" if name else str(key)
             try:
                 if key not in cls.PARSERS:
-                    raise InvalidInput("there is no such setting")
+                    raise InvalidInput(f"there is no such setting{cls._meant(str(key), name)}")
                 values[key] = cls.PARSERS[key](value, field)
             except UsageError as error:  # of a section in this one: it has the names
                 problems.append(error.detail)
@@ -59,6 +60,12 @@ class ConfigSection(msgspec.Struct, frozen=True):
         section = cls(**values)
         section.check(name)
         return section
+
+    @classmethod
+    def _meant(cls, key: str, section: str) -> str:
+        """Return the question whether a setting that is alike is meant, empty if none is."""
+        close = get_close_matches(key, cls.PARSERS, n=1)
+        return f"; did you mean {section}{'.' if section else ''}{close[0]}?" if close else ""
 
     def check(self, name: str) -> None:
         """Raise ``UsageError`` if the settings do not go together."""

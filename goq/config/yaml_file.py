@@ -14,7 +14,8 @@ from goq.errors import UsageError
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the sections of a file. Raises ``UsageError``."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        with path.open(encoding="utf-8") as file:
+            content = yaml.load(file, _Loader)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError) as error:

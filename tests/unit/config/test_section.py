@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from goq.config.node import Config
@@ -27,6 +29,22 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(UsageError) as raised:
         config_of(wrong)
     assert all(f"{name}: " in raised.value.detail for name in wrong)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ({"broker": {"listn": "127.0.0.1:1"}}, "broker.listen"),
+        ({"brokr": {}}, "broker"),
+        ({"cluster": {"peer": {}}}, "cluster.peers"),
+    ],
+)
+def test_a_setting_that_is_misspelt_is_told_what_it_may_mean(
+    written: dict[str, Any], meant: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        Config.read(written)
+    assert raised.value.detail.endswith(f": there is no such setting; did you mean {meant}?")
 
 
 @pytest.mark.parametrize("word", ["true", "True", "yes", "on", "1", "y", "T", True, 1])

@@ -58,7 +58,7 @@ def test_variables_of_clients_and_of_kubernetes_are_no_settings(
 def test_a_key_that_is_given_twice_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "goq.yaml"
     path.write_text("broker:\n  listen: 127.0.0.1:1\n  node_id: a\n  listen: 127.0.0.1:2\n")
-    with pytest.raises(UsageError, match=r"(?s)'listen' is given twice.*line 4"):
+    with pytest.raises(UsageError, match=r"(?s)'listen' is given twice.*goq\.yaml\", line 4"):
         load_config(path, {})
     path.write_text("broker: {}\ncluster: {}\nbroker: {}\n")
     with pytest.raises(UsageError, match="'broker' is given twice"):
