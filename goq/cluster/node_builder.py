@@ -1,7 +1,4 @@
-"""The parts of a cluster node that work with the broker: built, and wired to each other.
-
-Longer than other modules: it names every part once.
-"""
+"""The parts of a cluster node that work with the broker: built, and wired to each other."""
 
 from __future__ import annotations
 

@@ -102,6 +102,7 @@ def test_a_snapshot_after_a_divergence_tells_what_differed(tmp_path: Path) -> No
         odd.apply(request(command, index), index)
     assert true.state.topics
     with closing(sqlite3.connect(tmp_path / "odd" / FILE_NAME)) as db, db:
+        db.execute("DELETE FROM state_digest")  # else the rows are damage
         db.execute("UPDATE partitions SET leader_epoch = leader_epoch + 1 WHERE partition = 0")
     odd.close()
     odd = MetadataStateMachine(tmp_path / "odd")
@@ -177,4 +178,4 @@ def test_a_topic_whose_partitions_alone_change_has_no_changed_row() -> None:
     assert ("nodes", "n1") in found
     assert {table for table, *_ in found} == {"nodes", "partitions"}
     assert isinstance(before.nodes["n1"], NodeMetadata)
-    assert tables.SCHEMA.count("CREATE TABLE") == 10
+    assert tables.SCHEMA.count("CREATE TABLE") == 11

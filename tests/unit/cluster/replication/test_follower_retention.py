@@ -164,14 +164,14 @@ def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success(
         node.faults = [StorageFull("full")] * 5
         pauses_s: list[float] = []
 
-        async def pause(seconds: float) -> None:
+        async def pause(_stopped: asyncio.Event, seconds: float) -> None:
             pauses_s.append(seconds)
 
         async def remove(_key: PartitionKey, log: str, _segments: list[Segment]) -> None:
             if log == "messages":
                 node.faults = [StorageFull("full")] * 2
 
-        monkeypatch.setattr(node.retention, "_pause", pause)
+        monkeypatch.setattr(follower_retention, "wait_for_event", pause)
         monkeypatch.setattr(node.retention._manifest, "remove", remove)
         await until(lambda: node.retention.is_done)
         assert pauses_s == [1, 2, 4, 5, 5, 1, 2]
