@@ -216,9 +216,8 @@ class App:
             topic = broker.topics.get(name) if leaders.has_session() else None
             return {} if topic is None else topic.partitions.held()
 
-        release = cluster.lease_return.return_leases
-        ways = cluster.routes
-        gateway = Gateway(self.router, leaders, ways.proxy, release, cluster.freshness, held)
+        ways, returns = cluster.routes, cluster.lease_return
+        gateway = Gateway(self.router, leaders, ways.proxy, returns, cluster.freshness, held)
         handle = with_miss_retry(gateway.handle, cluster.freshness)
         handle = handle if self.audit is None else self.audit.recorded(handle)
         handle = with_relay(handle, ways.relay_server, cluster.rpc_server)

@@ -19,7 +19,7 @@ from goq.broker.partition.leases import LeasedBatch
 from goq.clock import Clock
 from goq.cluster.admin.replica_status import REPORTS
 from goq.cluster.cluster_node import ClusterNode
-from goq.cluster.forwarding.lease_return import RETURN_LEASES
+from goq.cluster.forwarding.lease_return import RETURN_HELD, RETURN_LEASES
 from goq.cluster.forwarding.metadata_freshness import RECONCILED
 from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
@@ -43,8 +43,9 @@ from goq.errors import InvalidInput, UsageError
 from goq.http.client.trust import ClientTls
 from goq.storage.disk import Disk
 
-_RELAYED_CALLS = frozenset({PUBLISH, PRODUCERS, RETURN_LEASES, RECONCILED, REPORTS})
-_STREAMED_CALLS = frozenset({HEARTBEAT, PUBLISH, RETURN_LEASES, RECONCILED, SPENT, STORED})
+_RETURNS = frozenset({RETURN_LEASES, RETURN_HELD})
+_RELAYED_CALLS = _RETURNS | {PUBLISH, PRODUCERS, RECONCILED, REPORTS}
+_STREAMED_CALLS = _RETURNS | {HEARTBEAT, PUBLISH, RECONCILED, SPENT, STORED}
 
 
 class ClusterBootstrap:

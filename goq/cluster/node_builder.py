@@ -12,7 +12,7 @@ from goq.cluster.admin.operations import ClusterOperations
 from goq.cluster.admin.replica_status import REPORTS, ReplicaStatus
 from goq.cluster.cluster_node import ClusterNode
 from goq.cluster.controller.runner import ControllerRunner
-from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
+from goq.cluster.forwarding.lease_return import RETURN_HELD, RETURN_LEASES, LeaseReturn
 from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
 from goq.cluster.forwarding.node_routes import NodeRoutes
 from goq.cluster.forwarding.partition_leaders import PartitionLeaders
@@ -139,7 +139,7 @@ class NodeBuilder:
         operations = ClusterOperations(
             metadata, replica_status, admission.add_member, admission.remove_absent_member
         )
-        lease_return = LeaseReturn(broker, opened.leaders.call_leader)
+        lease_return = LeaseReturn(broker, opened.leaders.call_leader, opened.leaders.leaders)
         replica_server = ReplicaServer(replicas.fetch_server, repairs, archives, state)
         quotas = QuotaExchange(name, state, member.nodes.call)
         stored_bytes = StoredBytes(name, state, member.nodes.call)
@@ -152,6 +152,7 @@ class NodeBuilder:
                 **replica_server.handlers(),
                 **admission.handlers(),
                 RETURN_LEASES: lease_return.handle_return,
+                RETURN_HELD: lease_return.handle_held,
                 HEARTBEAT: partial(_handle_heartbeat, controller),
                 REPORTS: replica_status.handle_reports,
                 **BackupFileServer(broker, replicas).handlers(),

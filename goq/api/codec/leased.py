@@ -5,8 +5,8 @@ The gateway merges answers of several nodes, and releases leases that reach no c
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -14,10 +14,18 @@ from goq.api.route import FRAMES, JSON
 from goq.http.message import BytesLike, Response
 from goq.model import Receipt
 
-ReleaseLeases = Callable[[str, str, Iterable[Receipt]], Awaitable[None]]
-"""Releases leases of a group of a topic whose messages did not reach their consumer."""
 _HEAD_BYTES = 4
 _encode = msgspec.json.Encoder().encode
+
+
+class LeaseReturner(Protocol):
+    """Returns leases of a group of a topic to the leaders, while there are any, or for a while."""
+
+    async def return_leases(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
+        """Release leases whose messages did not reach their consumer."""
+
+    def return_held(self, topic: str, group: str, holder_id: str, reason: str = "") -> None:
+        """Release all leases of a receive, or end those of a stream for a ``reason``."""
 
 
 class _Received(msgspec.Struct):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from goq import limits
-from goq.api.codec.leased import ReleaseLeases, read_leased
+from goq.api.codec.leased import LeaseReturner, read_leased
 from goq.api.codec.messages import json_response
 from goq.api.codec.problem import problem_response
 from goq.api.codec.receive_request import asks_for_stream
@@ -58,7 +58,7 @@ class Gateway:
         router: Router,
         leaders: LeaderDirectory,
         proxy: RoutedProxy,
-        release: ReleaseLeases,
+        leases: LeaseReturner,
         freshness: Freshness,
         held: HeldPartitions,
     ) -> None:
@@ -68,10 +68,10 @@ class Gateway:
         self._leaders = leaders
         self._local = LocalAnswers(router, held)
         self._fanout = Fanout(self._local, leaders, proxy)
-        streams = StreamGateway(self._fanout, release)
+        streams = StreamGateway(self._fanout, leases)
         router.on_stop.append(streams.end_all)
         self._special: dict[CustomRouting, _Answering] = {
-            CustomRouting.RECEIVE: ReceiveGateway(self._fanout, release, streams).receive,
+            CustomRouting.RECEIVE: ReceiveGateway(self._fanout, leases, streams).receive,
             CustomRouting.STREAM: streams.change,
             CustomRouting.LIVE: LiveGateway(self._fanout).answer,
             CustomRouting.SETTLE: self._settle,

@@ -25,12 +25,13 @@ from typing import Any
 
 import msgspec
 
-from goq.api.codec.leased import ReleaseLeases, read_frames, receipt_of
+from goq.api.codec.leased import LeaseReturner, read_frames, receipt_of
 from goq.api.codec.messages import json_response
 from goq.api.codec.receive_request import SESSION_ID, parse_session_id
 from goq.api.gateway.fanout import Fanout, copy_request, decode_document
 from goq.api.routing_policy import ALIVE, MERGED_STREAM, REOPENED, STREAM_ID, Document
 from goq.api.schemas.groups import Receive, StreamOut
+from goq.broker.topic.push_streams import CONNECTION_CLOSED
 from goq.errors import GoqError, NotLeader
 from goq.http.message import Item, LiveStream, OwnedStream, Request, Response
 
@@ -70,7 +71,7 @@ class MergedStream:
     def __init__(
         self,
         fanout: Fanout,
-        release: ReleaseLeases,
+        leases: LeaseReturner,
         request: Request,
         values: Sequence[str],
         asked: Receive,
@@ -83,7 +84,7 @@ class MergedStream:
         self.heartbeat = b"\n"
         self.on_close: Callable[[], object] = lambda: None
         self._fanout = fanout
-        self._release = release
+        self._leases = leases
         self._request = request
         self._asked = asked
         self._frames = frames
@@ -220,7 +221,7 @@ class MergedStream:
                 continue
             if self._left is not None:
                 if self._left <= 0:
-                    await self._release(*self.values, [receipt_of(record)])
+                    await self._leases.return_leases(*self.values, [receipt_of(record)])
                     continue
                 self._left -= 1
                 if self._left == 0:
@@ -360,7 +361,10 @@ class MergedStream:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        is_kept = self._ended
         await self._close_parts()
+        if not is_kept:  # a part's node may die before that is safe, or be dead
+            self._leases.return_held(*self.values, self.id, CONNECTION_CLOSED)
 
     async def _close_parts(self) -> None:
         await asyncio.gather(*(part.aclose() for part in list(self._parts.values())))

@@ -9,6 +9,7 @@ for the messages, without the others.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from urllib.parse import quote, unquote, urlencode
 import msgspec
 
 from goq import limits
-from goq.api.codec.leased import LeasedMessages, ReleaseLeases, merge_leased, read_leased
+from goq.api.codec.leased import LeasedMessages, LeaseReturner, merge_leased, read_leased
 from goq.api.codec.negotiation import wants_frames
 from goq.api.codec.receive_request import asks_for_stream, receive_options
 from goq.api.codec.request import json_body, parse_client_id
@@ -31,7 +32,7 @@ from goq.api.gateway.fanout import (
     partition_offline,
 )
 from goq.api.gateway.streams import StreamGateway
-from goq.api.routing_policy import BYTES_MAX, OFFLINE, READY, REST
+from goq.api.routing_policy import BYTES_MAX, HOLDER, OFFLINE, READY, REST
 from goq.api.schemas.groups import Receive
 from goq.broker.topic.topic_leases import ReceiveRequest
 from goq.errors import GoqError, NotLeader, PartitionOffline, TimedOut, Unavailable
@@ -48,10 +49,10 @@ _UNAVAILABLE = frozenset({_TOO_MANY, 503, 504})
 class ReceiveGateway:
     """Receives for the clients of one node."""
 
-    def __init__(self, fanout: Fanout, release: ReleaseLeases, streams: StreamGateway) -> None:
+    def __init__(self, fanout: Fanout, leases: LeaseReturner, streams: StreamGateway) -> None:
         self._fanout = fanout
         self._streams = streams
-        self._release = release
+        self._leases = leases
         self._turn = 0
         self._releases: set[asyncio.Future[None]] = set()
 
@@ -86,13 +87,15 @@ class ReceiveGateway:
     async def take(
         self, url: str | None, values: Sequence[str], request: Request, *, is_small: bool
     ) -> Response:
-        """Return a leader's answer. Leases of an answer that arrives too late are released.
+        """Return a leader's answer. Leases of one that comes too late, or is lost, are released.
 
         Raises ``NotLeader``, and ``TimedOut`` if the leader may have leased messages.
         """
         leaders = self._fanout.partition_leaders
         loop = asyncio.get_running_loop()
         until = loop.time() + limits.REMOTE_STORE_WAIT_MS / 1000
+        holder_id = secrets.token_hex(8)
+        request = copy_request(request, headers={HOLDER: holder_id})
         asked: asyncio.Future[Any] = asyncio.ensure_future(
             self._fanout.ask(url, request, is_small=is_small)
         )
@@ -109,24 +112,33 @@ class ReceiveGateway:
                 if not asked.done() and loop.time() >= until:
                     raise TimedOut(f"the node at {url} does not answer", retry_after_ms=1000)
         except BaseException:
-            self._track(asyncio.ensure_future(self._release_late(asked, values)))
+            self._track(asyncio.ensure_future(self._release_late(asked, values, holder_id)))
             raise
+        if isinstance(asked.exception(), TimedOut):
+            self._track(asyncio.ensure_future(self._release_late(asked, values, holder_id)))
         answer: Response = asked.result()
         return answer
 
-    async def _release_late(self, asked: asyncio.Future[Response], values: Sequence[str]) -> None:
+    async def _release_late(
+        self, asked: asyncio.Future[Response], values: Sequence[str], holder_id: str
+    ) -> None:
         try:
             answer = await asked
+        except TimedOut:  # the leader, or the next one, may have leases of it
+            self._leases.return_held(values[0], values[1], holder_id)
+            return
         except GoqError:
             return
         if answer.status == 200:
-            await self._release(values[0], values[1], read_leased(answer).receipts())
+            await self._leases.return_leases(values[0], values[1], read_leased(answer).receipts())
 
     def release_all(self, values: Sequence[str], leased: Sequence[LeasedMessages]) -> None:
         """Release leases that do not reach their consumer, in the background."""
         receipts = [receipt for each in leased for receipt in each.receipts()]
         if receipts:
-            self._track(asyncio.ensure_future(self._release(values[0], values[1], receipts)))
+            self._track(
+                asyncio.ensure_future(self._leases.return_leases(values[0], values[1], receipts))
+            )
 
     def _track(self, task: asyncio.Future[None]) -> None:
         self._releases.add(task)

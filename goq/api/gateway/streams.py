@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from goq.api.codec.leased import ReleaseLeases
+from goq.api.codec.leased import LeaseReturner
 from goq.api.codec.negotiation import wants_frames
 from goq.api.codec.receive_request import granted, stream_credit
 from goq.api.codec.request import json_body
@@ -20,9 +20,9 @@ from goq.http.message import LiveStream, Request, Response
 class StreamGateway:
     """Merged streams of the clients of one node."""
 
-    def __init__(self, fanout: Fanout, release: ReleaseLeases) -> None:
+    def __init__(self, fanout: Fanout, leases: LeaseReturner) -> None:
         self._fanout = fanout
-        self._release = release
+        self._leases = leases
         self._streams: dict[str, MergedStream] = {}
 
     async def open(self, request: Request, values: Sequence[str], asked: Receive) -> Response:
@@ -35,7 +35,7 @@ class StreamGateway:
                 field="limit",
             )
         merged = MergedStream(
-            self._fanout, self._release, request, values, asked, credit, frames=frames
+            self._fanout, self._leases, request, values, asked, credit, frames=frames
         )
         refusal = await merged.open()
         if refusal is not None:

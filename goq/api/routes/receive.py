@@ -37,6 +37,7 @@ from goq.api.route import FRAMES, JSON, Parameter, Route
 from goq.api.routes.stream import StreamRoutes
 from goq.api.routing_policy import (
     BYTES_MAX,
+    HOLDER,
     MERGED_STREAM,
     OFFLINE,
     READY,
@@ -128,7 +129,8 @@ class ReceiveRoutes:
         headers = {}
         is_local = LOCAL in request.headers
         if is_local:
-            options = replace(options, bytes_max=_bytes_max(request))
+            holder_id = request.headers.get(HOLDER, "")
+            options = replace(options, bytes_max=_bytes_max(request), holder_id=holder_id)
             headers[READY] = str(topic.receiver.ready_count(group))
         try:
             deliveries = await topic.receiver.receive(group, options)

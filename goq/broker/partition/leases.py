@@ -156,7 +156,7 @@ class Leases:
     ) -> tuple[LeasedBatch, asyncio.Future[Appended]] | None:
         """Lease ready messages to a consumer of a group; return None without any.
 
-        ``session_id`` tells members of one name apart.
+        ``session_id`` is as in :class:`Leased`.
 
         The ready state must fit the group, see :meth:`ReadyStateManager.is_ready_for`. The batch
         may leave the node when the future completes. Raises ``MessagesNotCached``, with nothing
@@ -378,6 +378,13 @@ class Leases:
         done = self._writer.record(events)
         self._callbacks.on_ready(group)
         return done
+
+    def held_by(self, group: str, holder_id: str) -> list[tuple[int, int, int]]:
+        """Return token, first offset and end of the leases of a stream or a receive."""
+        known = self._state.groups.get(group)
+        leases = known.leases.values() if known is not None else ()
+        held = ((each.token, list(each.parts)) for each in leases if each.session_id == holder_id)
+        return [(token, parts[0].start, parts[-1].end) for token, parts in held if parts]
 
     def unsettled_count(self, group: str, token: int) -> int:
         """Return the number of unsettled messages of a lease."""

@@ -82,6 +82,7 @@ class PushStream:
             options.session_id or self.id,
             self.account,
             options.room,
+            options.merged_id,
         )
         self._task: asyncio.Task[object] | None = None
         self._refusals = 0

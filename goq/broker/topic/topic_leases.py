@@ -56,6 +56,8 @@ class ReceiveRequest(msgspec.Struct, frozen=True):
     account: CreditAccount | None = None
     """The credit of the stream that receives."""
     room: LeaseRoom | None = None
+    holder_id: str = ""
+    """The id by which leases are returned if their leader is lost before its answer."""
 
     @property
     def member(self) -> str:
@@ -207,7 +209,7 @@ class TopicLeases:
                     bytes_max=size_bytes,
                     wait=number == warmed,
                     rule=rule,
-                    session_id=request.session_id if has_members else "",
+                    session_id=request.session_id if has_members else request.holder_id,
                 )
                 has_passed_over |= partition.leases.has_passed_over
             except MessagesNotCached as error:

@@ -72,7 +72,8 @@ class Event(msgspec.Struct, array_like=True, frozen=True):
 class Leased(Event, frozen=True, tag=1):
     """Messages were leased to a consumer until a deadline.
 
-    ``session_id`` tells members of one name apart; "" for a consumer that is no member.
+    ``session_id`` tells members of one name apart. In a group without members it is the id of what
+    holds the lease: a client's stream or receive through another node. "" for any other consumer.
     """
 
     group: str

@@ -13,9 +13,10 @@ import pytest
 from goq import limits
 from goq.api.routes import receive
 from goq.cluster.forwarding.metadata_freshness import MetadataFreshness
+from goq.cluster.forwarding.streamed_requests import StreamedRequests
 from goq.cluster.replication.replica import Replica
 from goq.cluster.rpc.peer_links import PeerLinks
-from goq.errors import Unavailable
+from goq.errors import TimedOut, Unavailable
 from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.effort import first_of
 from tests.support.eventually import eventually, until
@@ -116,6 +117,30 @@ def test_a_lease_whose_answer_is_not_sent_is_returned_by_the_node_that_leads_the
         (found,) = cluster.by_name[other].call("POST", path, asked)["messages"]
         assert found["attempt"] == 1
         assert unsent.result().status == 503
+
+
+def test_messages_whose_answer_is_lost_between_two_nodes_are_received_at_once(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create("lost-answer", 1)
+    leader = str(cluster.leaders("lost-answer")[0])
+    via = cluster.by_name[next(name for name in NAMES if name != leader)]
+    via.call("POST", "/v1/topics/lost-answer/messages", {"messages": [{"value": "v"}]})
+    ask, lost = StreamedRequests.ask, list[int]()
+
+    async def ask_in_vain(self: Any, node: str, request: Any, held_ms: int = 0) -> Any:
+        answer = await ask(self, node, request, held_ms)
+        if not lost and answer is not None and b"receipt" in answer.body:
+            lost.append(answer.status)
+            raise TimedOut("the stream with the leader has ended")
+        return answer
+
+    monkeypatch.setattr(StreamedRequests, "ask", ask_in_vain)
+    path = _group("lost-answer", "receive")
+    assert via.request("POST", path, {"visibility": "1h"}).status == 504
+    assert lost == [200]
+    (again,) = via.call("POST", path, {"visibility": "1h", "wait": "20s"})["messages"]
+    assert (again["value"], again["attempt"]) == ("v", 1)
 
 
 def test_a_leader_that_may_have_been_fenced_tells_parts_of_its_log_and_no_states(

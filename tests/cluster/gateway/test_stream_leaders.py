@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.api.streams import StreamOfLines, streaming
-from tests.support.cluster.running_cluster import NAMES, RunningCluster
+from tests.support.cluster.running_cluster import NAMES, RunningCluster, running_cluster
 from tests.support.cluster.stream_reader import group_path, in_flight, open_streams
 from tests.support.eventually import eventually
 
@@ -60,6 +60,25 @@ def test_messages_whose_leader_changed_are_ready_again_when_their_stream_closes(
     body = {"wait": "30s", "visibility": "1h"}
     (again,) = cluster.by_name[first].call("POST", group_path(topic, "receive"), body)["messages"]
     assert (again["value"], again["attempt"]) == ("v", 2)
+
+
+def test_messages_of_a_leader_that_is_gone_are_ready_again_when_their_stream_closes() -> None:
+    with running_cluster() as cluster:
+        topic = "leader-gone"
+        cluster.create(topic, 1)
+        eventually(lambda: len(_partition(cluster, topic)["in_sync"]) == 3)
+        first = _partition(cluster, topic)["leader"]
+        other, third = (name for name in NAMES if name != first)
+        messages = {"messages": [{"value": "v"}]}
+        cluster.by_name[other].call("POST", f"/v1/topics/{topic}/messages", messages)
+        with streaming(cluster.by_name[third], topic, max_in_flight=5, visibility="1h") as stream:
+            assert stream.message()["attempt"] == 1
+            cluster.stop(first)
+            cluster.until(lambda: cluster.leaders(topic)[0] not in (None, first))
+        asked = {"wait": "30s", "visibility": "1h"}
+        path = group_path(topic, "receive")
+        (again,) = cluster.by_name[other].call("POST", path, asked)["messages"]
+        assert (again["value"], again["attempt"]) == ("v", 2)
 
 
 def test_a_stream_at_the_leader_of_all_partitions_goes_on_when_other_nodes_lead(

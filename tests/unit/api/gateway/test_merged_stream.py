@@ -36,6 +36,7 @@ class Nodes:
         self.told: list[str | None] = []
         """The nodes that were told that the consumer lives."""
         self.refused: dict[str | None, int] = {}
+        self.returned: list[tuple[str, ...]] = []
         self.partition_leaders = self
         self.release = asyncio.Event()
         """Ends what hangs."""
@@ -88,19 +89,21 @@ class Nodes:
         await ends.wait()
         yield b"\n"
 
+    async def return_leases(self, *_: object) -> None:
+        raise AssertionError
+
+    def return_held(self, *held: str) -> None:
+        self.returned.append(held)
+
     def shares(self) -> list[int]:
         return [json.loads(request.body)["max_in_flight"] for request in self.asked]
-
-
-async def release_none(*_: object) -> None:
-    raise AssertionError
 
 
 def stream_of(nodes: Nodes, credit: int = 10) -> MergedStream:
     request = Request("POST", "/v1/topics/orders/groups/g/receive")
     asked = Receive(stream=True)
     values = ("orders", "g")
-    return MergedStream(nodes, release_none, request, values, asked, credit, frames=False)
+    return MergedStream(nodes, nodes, request, values, asked, credit, frames=False)
 
 
 def run(test: Callable[[Nodes], Awaitable[None]]) -> None:
@@ -209,6 +212,22 @@ def test_a_part_that_ended_is_opened_again_after_a_pause_and_says_so() -> None:
         assert [REOPENED in request.headers for request in nodes.asked] == [False, False, True]
         assert {request.headers[MERGED_STREAM] for request in nodes.asked} == {merged.id}
         await merged.aclose()
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_all_leaders_are_asked_to_end_what_a_closed_stream_held_unless_its_consumer_keeps_it(
+    is_ended: bool,
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        merged = stream_of(nodes)
+        await merged.open()
+        if is_ended:
+            merged.end()
+        await merged.aclose()
+        held = ("orders", "g", merged.id, "connection closed")
+        assert nodes.returned == ([] if is_ended else [held])
 
     run(test)
 

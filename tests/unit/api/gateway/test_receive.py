@@ -13,8 +13,8 @@ from goq.api.gateway.coverage import COVERED
 from goq.api.gateway.fanout import Fanout
 from goq.api.gateway.receive import ReceiveGateway
 from goq.api.gateway.streams import StreamGateway
-from goq.api.routing_policy import OFFLINE, READY, REST
-from goq.errors import NotLeader, PartitionOffline, Unavailable
+from goq.api.routing_policy import HOLDER, OFFLINE, READY, REST
+from goq.errors import NotLeader, PartitionOffline, TimedOut, Unavailable
 from goq.http.message import Request, Response
 from goq.model import Receipt
 from tests.support.cluster.replication.loop import run_simulated
@@ -37,6 +37,7 @@ class _Nodes:
         self.takes: list[tuple[str | None, int, bool]] = []
         self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.given_back: list[str] = []
+        self.holders: dict[str | None, str] = {}
 
     def leader_urls(self, _topic: str | None) -> list[str | None]:
         return self.urls
@@ -61,6 +62,7 @@ class _Nodes:
             self.takes.append((url, body["max_messages"], is_small))
         self.bodies[url] = body
         self.rests += [url] * (REST in request.headers)
+        self.holders[url] = request.headers.get(HOLDER, "")
         self.asked[url] = asyncio.get_running_loop().create_future()
         return await self.asked[url]
 
@@ -71,9 +73,13 @@ class _Nodes:
         await until(is_asked, seconds=10)
         return self.asked[url]
 
-    async def give_back(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
+    async def return_leases(self, topic: str, group: str, receipts: Iterable[Receipt]) -> None:
         assert (topic, group) == ("t", "g")
         self.given_back += map(str, receipts)
+
+    def return_held(self, topic: str, group: str, holder_id: str, reason: str = "") -> None:
+        assert (topic, group, reason) == ("t", "g", "")
+        self.given_back.append(holder_id)
 
 
 def test_what_one_leader_gave_goes_back_when_the_client_goes_while_another_is_asked() -> None:
@@ -121,6 +127,27 @@ def test_a_leader_that_is_replaced_is_waited_for_no_more_and_gets_back_what_it_l
     answer, given_back = run_simulated(run())
     assert b"2:8:5" in bytes(answer.body)
     assert given_back == ["1:7:0"]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_a_leader_may_have_leased_for_an_answer_that_is_lost_goes_back(is_late: bool) -> None:
+    async def run() -> tuple[list[str], str]:
+        nodes, running = _begun(max_messages=10)
+        lost = await nodes.wait_for("http://b")
+        if is_late:
+            nodes.lose("http://b")
+            (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        lost.set_exception(TimedOut("the stream with node b has ended"))
+        if not is_late:
+            (await nodes.wait_for("http://c")).set_result(_leased("2:8:5"))
+        (await nodes.wait_for(None)).set_result(_leased())
+        await running
+        await until(lambda: nodes.given_back != [])
+        return nodes.given_back, nodes.holders["http://b"]
+
+    given_back, holder_id = run_simulated(run())
+    assert given_back == [holder_id]
+    assert len(holder_id) == 16
 
 
 def test_a_leader_that_hangs_is_not_waited_for_long_and_gets_back_what_it_leased(
@@ -367,8 +394,8 @@ def test_a_receive_without_messages_tells_of_a_leader_that_gave_no_answer(
 def _begun(**asked: object) -> tuple[_Nodes, asyncio.Task[Response]]:
     nodes = _Nodes()
     asking: Fanout = nodes
-    streams = StreamGateway(asking, nodes.give_back)
-    receiving = ReceiveGateway(asking, nodes.give_back, streams)
+    streams = StreamGateway(asking, nodes)
+    receiving = ReceiveGateway(asking, nodes, streams)
     request = Request("POST", "/", "", _HEADERS, msgspec.json.encode(asked))
     return nodes, asyncio.ensure_future(receiving.receive(request, ["t", "g"]))
 

@@ -213,6 +213,8 @@ def test_the_lease_of_a_consumer_that_is_gone_ends_at_once_if_an_event_can_say_s
 
 def test_leases_are_counted_and_their_members_named() -> None:
     case = Case()
+    assert case.leases.held_by("g", "s") == [(TOKEN, 0, 4)]
+    assert case.leases.held_by("g", "another") == case.leases.held_by("other", "s") == []
     assert case.leases.unsettled_count("g", TOKEN) == 4
     case.leases.acknowledge("g", [receipt(1, 3)])
     assert case.leases.unsettled_count("g", TOKEN) == 2

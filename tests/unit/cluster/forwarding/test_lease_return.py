@@ -13,7 +13,7 @@ from goq import limits
 from goq.broker.partition.leases import LeasedBatch
 from goq.broker.topic.push_streams import CONNECTION_CLOSED
 from goq.cluster.forwarding import lease_return
-from goq.cluster.forwarding.lease_return import RETURN_LEASES, LeaseReturn
+from goq.cluster.forwarding.lease_return import RETURN_HELD, RETURN_LEASES, LeaseReturn
 from goq.errors import GoqError, NotLeader, TimedOut, TopicNotFound
 from goq.model import Receipt
 
@@ -27,12 +27,18 @@ class Led:
     def __init__(self, *failures: GoqError) -> None:
         self.failures = list(failures)
         self.done: list[tuple[object, ...]] = []
+        self.held: list[tuple[int, int, int]] = []
+        self.asked_for: list[tuple[str, ...]] = []
 
     def check_room(self) -> None:
         pass
 
     def undo_receive(self, *lease: object) -> None:
         self.done.append(lease)
+
+    def held_by(self, *holder: str) -> list[tuple[int, int, int]]:
+        self.asked_for.append(holder)
+        return self.held
 
     def end_leases(self, *leases: object) -> None:
         self.done.append(leases)
@@ -42,17 +48,23 @@ class Led:
             raise self.failures.pop(0)
 
 
+class Table(dict[int, Any]):
+    def __missing__(self, number: int) -> Any:
+        raise NotLeader(f"this node does not lead partition {number}")
+
+
 class Case:
     """A node that leads nothing, and what the leaders of partitions answer, one after another."""
 
     def __init__(self, *failures: GoqError, led: Any = None) -> None:
         self.failures = list(failures)
         self.asked: list[Any] = []
-        self.partitions = {} if led is None else {2: SimpleNamespace(leases=led)}
+        self.partitions = Table({} if led is None else {2: SimpleNamespace(leases=led)})
         receiver = SimpleNamespace(wake=lambda: None)
         topic = SimpleNamespace(partitions=self.partitions, receiver=receiver)
         broker: Any = SimpleNamespace(topic=lambda _name: topic)
-        self.leases = LeaseReturn(broker, self._call)
+        self.leading: list[str | None] = ["n2"]
+        self.leases = LeaseReturn(broker, self._call, lambda _topic: self.leading)
 
     async def _call(self, topic: str, number: int, path: str, body: bytes) -> bytes:
         assert (topic, path) == ("t", RETURN_LEASES)
@@ -165,6 +177,41 @@ def test_the_receipts_of_one_lease_are_returned_together() -> None:
         receipts = [Receipt(2, 7, offset, offset + 1) for offset in (3, 4, 6, 7)]
         await case.leases.return_leases("t", "g", [*receipts, Receipt(2, 8, 8, 9)])
         assert case.asked == [["t", "g", 2, [[7, 3, 5], [7, 6, 8], [8, 8, 9]], ""]]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("reason", ["", CONNECTION_CLOSED])
+def test_what_a_stream_or_a_receive_held_is_asked_for_until_each_partition_has_a_leader(
+    reason: str,
+) -> None:
+    async def run() -> None:
+        led = Led()
+        led.held = [(7, 3, 5), (9, 8, 9)]
+        leader = Case(led=led)
+        asked: list[list[int]] = []
+
+        async def call(_topic: str, number: int, path: str, body: bytes) -> bytes:
+            assert path == RETURN_HELD
+            asked.append(msgspec.msgpack.decode(body)[3])
+            assert asked[-1][0] == number
+            if len(asked) == 1:
+                raise NotLeader("it has not opened them")
+            if len(asked) == 3:
+                return msgspec.msgpack.encode(asked[-1])
+            (answer,) = await leader.leases.handle_held("n1", body)
+            case.leading = ["n3", "n3", "n2"]
+            return bytes(answer)
+
+        case = Case()
+        case.leading = ["n2", None, "n2"]
+        case.leases._call_leader = call
+        case.leases.return_held("t", "g", "holder", reason)
+        await case.finish()
+        assert asked == [[0, 2], [0, 2], [0, 1]]
+        done = [("g", [7, 9], reason)] if reason else [("g", 7, [(3, 5, 0)]), ("g", 9, [(8, 9, 0)])]
+        assert led.done == done
+        assert led.asked_for == [("g", "holder")]
 
     asyncio.run(run())
 
