@@ -7,13 +7,14 @@ python tools/cli_docs.py --check   exit with 1 if a page is not what would be wr
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
+import io
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
-import typer
-from typer.testing import CliRunner
+from typer.main import get_command
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.man_pages import man_pages
@@ -52,6 +53,7 @@ _SAID_ONCE = re.compile(
     r"  -h, --help +Show this message and exit\.|  [^-\s]\S*(?: +\[required\])?"
 )
 _AS_ABOVE = "Options: as above."
+_COLUMNS = 80
 
 
 def render() -> str:
@@ -59,31 +61,33 @@ def render() -> str:
     from goq_cli.main import COMMANDS, build_app, build_overview
 
     app = build_app(list(COMMANDS))
-    sections = [INTRODUCTION, _section(build_overview(), [], "")]
+    root = get_command(app)
+    sections = [INTRODUCTION, _section(get_command(build_overview()), [], "")]
     for name in COMMANDS:
         group = next((g for g in app.registered_groups if g.name == name), None)
         if group is None or group.typer_instance is None:
-            sections.append(_section(app, [name], ""))
+            sections.append(_section(root, [name], ""))
             continue
         if group.typer_instance.registered_callback is not None:  # it is a command by itself, too
-            sections.append(_section(app, [name], ""))
+            sections.append(_section(root, [name], ""))
         else:
             sections.append(f"## `goq {name}`\n\n{COMMANDS[name].capitalize()}.\n")
         last = ""
         for command in group.typer_instance.registered_commands:
             word = command.name or command.callback.__name__  # type: ignore[union-attr]
-            sections.append(_section(app, [name, word], last))
+            sections.append(_section(root, [name, word], last))
             if _AS_ABOVE not in sections[-1]:
                 last = sections[-1]
     return "\n".join(sections)
 
 
-def _section(app: typer.Typer, words: list[str], before: str) -> str:
+def _section(root: Any, words: list[str], before: str) -> str:
     """Return the help of a command, without the options that the section ``before`` has, too."""
-    result = CliRunner().invoke(app, [*words, "--help"], prog_name="goq")
-    if result.exit_code:
-        raise SystemExit(f"goq {' '.join(words)} --help failed: {result.output}")
-    text = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        arguments = [*words, "--help"]
+        root.main(arguments, prog_name="goq", standalone_mode=False, terminal_width=_COLUMNS)
+    text = "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
     parts = []
     for part in text.split("\n\n  Everywhere: ")[0].split("\n\n"):
         lines = part.splitlines()
@@ -103,7 +107,6 @@ def _section(app: typer.Typer, words: list[str], before: str) -> str:
 
 def main() -> int:
     """Run the command line."""
-    os.environ["COLUMNS"] = "80"  # help is wrapped to the terminal it is printed on
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare only, and write nothing")
     pages = {PAGE: render()}
