@@ -28,14 +28,31 @@ from goq.errors import GoqError, StorageFailed, StorageFull, UsageError, describ
 from goq.http.message import CreateProtocol
 from goq.http.tls.certificate_expiry import expiry_s
 from goq.listeners import Listeners
+from goq.storage.archive.manifest import ARCHIVE_DIR
+from goq.storage.archive.store_cache import CACHE_DIR
 from goq.storage.data_dir_lock import DataDirLock
 from goq.storage.disk import Disk, RealDisk
 from goq.storage.disk_space import DiskSpace, SpaceState
 from goq.storage.journal.journal import JOURNAL_DIR
+from goq.storage.log.segment import KEYS_SUFFIX, SPANS_SUFFIX
+from goq.storage.verification import TOPICS_DIR
 
 if TYPE_CHECKING:
     from goq.cluster.bootstrap import ClusterBootstrap
     from goq.cluster.cluster_node import ClusterNode
+
+_CACHES = (
+    f"{CACHE_DIR}/*",
+    *(
+        f"{folder}/*/*/*/*{suffix}"
+        for folder in (ARCHIVE_DIR, TOPICS_DIR)
+        for suffix in (KEYS_SUFFIX, SPANS_SUFFIX)
+    ),
+)
+_ROOM_TO_START = (
+    "a start needs 1 MiB: free that, on the same disk, then start the node, and delete topics or"
+    " shorten their retention"
+)
 
 
 class NodeServer:
@@ -60,7 +77,7 @@ class NodeServer:
         self._draining = False
         self._lock: DataDirLock | None = None
         self._new_dirs: list[Path] = []
-        self._space = DiskSpace(config.broker.data_dir)
+        self._space = DiskSpace(config.broker.data_dir, _CACHES)
         self._space_monitor: asyncio.Task[None] | None = None
         self.on_failure: Callable[[GoqError], None] = lambda _error: None
         """Called, perhaps again, when the node is of no use until it is stopped and started."""
@@ -83,14 +100,17 @@ class NodeServer:
     async def start(self) -> None:
         """Recover the data folder, then listen.
 
-        Raises ``DataDirLocked``, ``CorruptData`` or ``UsageError``, after releasing everything. A
-        folder that this start created is removed, unless other nodes may count on it by then.
+        Raises ``DataDirLocked``, ``CorruptData``, ``StorageFull`` or ``UsageError``, after
+        releasing everything. A folder that this start created is removed, unless other nodes may
+        count on it by then.
         """
         try:
             await self._start()
-        except BaseException:
+        except BaseException as error:
             await self._listeners.close(0)
             await self._release(remove_new=True)
+            if isinstance(error, StorageFull):
+                raise StorageFull(f"{error.detail}; {_ROOM_TO_START}") from error
             raise
         self._new_dirs = []
 
@@ -201,7 +221,7 @@ class NodeServer:
     def _build_broker(self, disk: Disk, metadata: MetadataStore) -> Broker:
         config, defaults = self.config.broker, self.config.defaults
         return Broker(
-            config.data_dir / "topics",
+            config.data_dir / TOPICS_DIR,
             metadata,
             disk,
             self._clock,

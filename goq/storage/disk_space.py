@@ -16,6 +16,9 @@ From then on the *reserve is given up*, and all other writes fail as on a full d
 not take the room. Another process may take a piece; ``_PIECES`` of them are there. A node that
 starts without the whole reserve, and without room for it, is in the same state. The reserve comes
 back once there is room for twice its size.
+
+A start without any of it deletes *caches*, as many as it needs: files that are made anew when they
+are used, and not while the disk is full.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -95,10 +98,13 @@ def has_no_room(directory: Path) -> bool:
 class DiskSpace:
     """The room under ``data_dir``. Thread-safe.
 
+    ``caches`` are patterns of paths in it, of files that may be deleted at a start.
+
     :meth:`check` is to be called every few seconds: it restores the reserve and sets ``state``.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, caches: Sequence[str] = ()) -> None:
+        self._caches = caches
         self.state = SpaceState.OK
         self.free_bytes = 0
         self.is_given_up = False
@@ -109,11 +115,27 @@ class DiskSpace:
         self._lock = threading.Lock()
 
     def begin_start(self) -> None:
-        """Make room for a start: give up the reserve if the disk is full."""
-        room = self._measure()
-        if room.free_bytes < limits.DISK_START_BYTES or not room.free_files:
-            self.give_up()
+        """Make room for a start on a full disk: give up the reserve, or else delete caches."""
+        if self._lacks_room_to_start and not self.give_up():
+            self._delete_caches()
         self.is_given_up = self.is_full = False  # recovery may write
+
+    @property
+    def _lacks_room_to_start(self) -> bool:
+        room = self._measure()
+        return room.free_bytes < limits.DISK_START_BYTES or not room.free_files
+
+    def _delete_caches(self) -> None:
+        """Delete caches until there is room."""
+        folder, deleted = self._path.parent, 0
+        for path in (found for pattern in self._caches for found in folder.glob(pattern)):
+            with suppress(OSError):
+                path.unlink()
+                deleted += 1
+            if not self._lacks_room_to_start:
+                break
+        if deleted:
+            _log.warning("the disk of %s is full: deleted %d files of caches", folder, deleted)
 
     def check(self) -> SpaceState:
         """Measure the room, restore the reserve if there is room, and log a change of the state.

@@ -159,6 +159,34 @@ def test_a_node_starts_on_a_full_disk_and_frees_room(node: Disked, left_bytes: i
     assert publish(process, "kept").status == 200
 
 
+@pytest.mark.parametrize("has_caches", [True, False])
+def test_a_node_without_a_reserve_starts_out_of_its_caches_or_says_what_to_do(
+    node: Disked, has_caches: bool
+) -> None:
+    process, disk = node
+    [log] = process.folder.glob("topics/kept*/0/messages/*.log")
+    log.with_suffix(".keys").write_bytes(bytes(2 * limits.MIB))
+    process.kill()
+    if not has_caches:
+        log.with_suffix(".keys").unlink()
+    (process.folder / "reserve").unlink()
+    disk.fill()
+    if not has_caches:
+        process.launch()
+        assert process.process is not None
+        assert process.process.wait(WAIT_S) == 5
+        assert "a start needs 1 MiB" in process.log_text()
+        disk.give_back()
+        disk.fill(limits.MIB)
+    process.start()
+    read = process.request("GET", "/v1/topics/kept/messages?partition=0").json
+    assert len(read["messages"]) == 1
+    assert publish(process, "kept").json["code"] == FULL
+    assert process.request("DELETE", "/v1/topics/big").status == 204
+    eventually(lambda: health(process)[0] == 200, "the delete makes room", seconds=WAIT_S)
+    assert publish(process, "kept").status == 200
+
+
 def test_a_nearly_full_disk_is_told_and_takes_messages(node: Disked) -> None:
     process, disk = node
     disk.fill(3 * 1024 * 1024)

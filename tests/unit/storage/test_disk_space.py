@@ -174,6 +174,24 @@ def test_a_start_on_a_full_disk_makes_room_and_closes_it_again(
     assert space.is_given_up
 
 
+@pytest.mark.parametrize("has_reserve", [True, False])
+@pytest.mark.parametrize("used_bytes", [0, TOTAL_BYTES])
+def test_a_start_deletes_caches_on_a_full_disk_without_a_reserve_and_nothing_else(
+    filesystem: Filesystem, tmp_path: Path, has_reserve: bool, used_bytes: int
+) -> None:
+    if has_reserve:
+        DiskSpace(tmp_path).check()
+    caches = {tmp_path / "topics" / "t" / f"{number}.keys" for number in range(3)}
+    for path in (*caches, tmp_path / "topics" / "t" / "0.log"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    filesystem.used_bytes = used_bytes
+    DiskSpace(tmp_path, ["none/*", "topics/*/*.keys"]).begin_start()
+    is_needed = used_bytes and not has_reserve
+    assert set(tmp_path.glob("topics/t/*.keys")) == (set() if is_needed else caches)
+    assert (tmp_path / "topics" / "t" / "0.log").exists()
+
+
 def test_the_states_are_logged_once_each(
     filesystem: Filesystem, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
