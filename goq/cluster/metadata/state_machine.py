@@ -34,6 +34,8 @@ from goq.errors import CorruptData
 from goq.storage.catalog.sqlite_errors import refused_access
 
 FILE_NAME = "metadata.db"
+_UNREADABLE = (msgspec.MsgspecError, TypeError)
+"""Errors of damaged rows: text that is no JSON, or NULL in the place of text."""
 _DAMAGED = "its rows are not those that were written: a bad disk, or another program"
 _ADVICE = (
     "remove this node from the cluster, and join it again with an empty folder: the other nodes"
@@ -136,7 +138,7 @@ class MetadataStateMachine:
     def _check_copy(self, copy: sqlite3.Connection) -> None:
         try:
             is_sound = state_digest(tables.load_state(copy, 0)) == self._digest
-        except msgspec.MsgspecError:
+        except _UNREADABLE:
             is_sound = False
         if not is_sound:
             raise CorruptData(f"the cluster's metadata cannot be copied: {_DAMAGED}; {_ADVICE}")
@@ -192,7 +194,7 @@ class MetadataStateMachine:
     def _load(self) -> MetadataState:
         try:
             return tables.load_state(self._machine.connection, self.applied_index)
-        except (sqlite3.Error, msgspec.MsgspecError) as error:
+        except (sqlite3.Error, *_UNREADABLE) as error:
             raise raft.StateMachineFailed(
                 f"the cluster's metadata cannot be read: {error}"
             ) from error

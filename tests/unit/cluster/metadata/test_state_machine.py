@@ -167,6 +167,23 @@ def test_a_row_that_is_not_as_it_was_written_decides_on_nothing(
         MetadataStateMachine(tmp_path)
 
 
+def test_text_that_damage_has_made_null_is_told_with_what_to_do(
+    tmp_path: Path, machine: MetadataStateMachine
+) -> None:
+    machine.apply(request(NODE, 1), 1)
+    machine.apply(request(CreateTopic("orders", 3, {}, 1), 2), 2)
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
+        db.executescript(
+            "PRAGMA writable_schema = ON; UPDATE sqlite_schema"
+            " SET sql = replace(sql, 'settings TEXT NOT NULL', 'settings TEXT');"
+        )
+    damaged_by(tmp_path, "UPDATE topics SET settings = NULL")
+    with pytest.raises(CorruptData, match="cannot be copied"):
+        machine.snapshot(tmp_path / "snapshot")
+    with pytest.raises(CorruptData, match="join it again"):
+        MetadataStateMachine(tmp_path)
+
+
 def test_a_row_that_is_damaged_while_the_node_runs_is_copied_to_nobody(
     tmp_path: Path, machine: MetadataStateMachine
 ) -> None:
