@@ -170,7 +170,7 @@ def checked_attributes(
         if check is None or (name in _OF_FIFO and not is_fifo):
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name[:100]}.")
         text = _text(value)
-        if not check(text):
+        if text is None or not check(text):
             raise SqsError("InvalidAttributeValue", f"Invalid value for the parameter {name}.")
         found[name] = _redrive_policy(text).written() if name == REDRIVE and text else text
     return found
@@ -224,11 +224,17 @@ def redrive_policy(attributes: Mapping[str, str]) -> RedrivePolicy | None:
     return _redrive_policy(text) if text else None
 
 
-def _text(value: Any) -> str:
-    """Return a value as text: SDKs send text, people also numbers, truths and objects."""
+def _text(value: Any) -> str | None:
+    """Return a value as text: SDKs send text, people also numbers, truths and objects.
+
+    None for what is nested too deep: reading JSON goes deeper than writing it.
+    """
     if isinstance(value, str):
         return value
-    return json.dumps(value)
+    try:
+        return json.dumps(value)
+    except RecursionError:
+        return None
 
 
 def settings_of(attributes: Mapping[str, str], record: QueueRecord) -> dict[str, str]:

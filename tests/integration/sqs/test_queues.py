@@ -233,6 +233,13 @@ def test_a_number_out_of_bounds_is_refused_however_it_is_written(
     assert attributes(sqs, queue, "DelaySeconds") == {"DelaySeconds": "0"}
 
 
+def test_an_attribute_however_deep_it_is_nested_is_refused(queue: str, url: str) -> None:
+    for depth in range(500, 1100, 6):  # somewhere JSON can still be read, and not be written
+        body = '{"QueueUrl": "%s", "Attributes": {"Policy": %s}}'
+        deep = body % (queue, "[" * depth + "]" * depth)
+        assert json_request(url, "SetQueueAttributes", deep.encode()).status == 400, depth
+
+
 def test_a_setting_that_no_queue_has_makes_a_plain_topic_of_it(
     sqs: Any, queue: str, name: str, node: RunningNode
 ) -> None:
