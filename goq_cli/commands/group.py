@@ -90,7 +90,7 @@ def set_settings(
 def reset(
     group: _Group,
     topic: _Topic,
-    to: Annotated[str, typer.Option(help="earliest, latest, an offset, or a time.")],
+    to: Annotated[str, typer.Option(help="earliest, latest, an offset (any number), or a time.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the effect.")] = False,
 ) -> None:
     """Reset a group to another position; its leases become void.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
@@ -16,6 +16,9 @@ from goq.broker.topic.topic import Topic
 from goq.clock import Clock, TimeSlice
 from goq.delivery.events.transitions import MessageState
 from goq.errors import InvalidInput
+
+_MILLISECONDS: Final = range(10**12, 10**14)
+"""Numbers that are meant as a time in milliseconds since 1970 where no offset is as high."""
 
 
 class GroupProgressView:
@@ -121,7 +124,7 @@ def reset_target(
 def latest_time_us(to: str | int, end: str | int | None, now_us: int) -> int:
     """Return the later one of the times among two positions, 0 if neither is a time."""
     times = [
-        time_us(place, field, now_us)
+        _time_us(place, field, now_us)
         for place, field in ((to, "to"), (end, "end"))
         if place not in (None, "earliest", "latest") and _offset(place) is None
     ]
@@ -132,7 +135,7 @@ def _check_order(to: str | int, end: str | int, now_us: int) -> None:
     """Raise ``InvalidInput`` if two offsets, or two times, are in the wrong order."""
     first, last = _offset(to), _offset(end)
     if first is None and last is None and not {to, end} & {"earliest", "latest"}:
-        first, last = time_us(to, "to", now_us), time_us(end, "end", now_us)
+        first, last = _time_us(to, "to", now_us), _time_us(end, "end", now_us)
     if first is not None and last is not None and last < first:
         raise InvalidInput("the end lies before the beginning", field="end")
 
@@ -154,5 +157,22 @@ def _offset_of(partition: Partition, to: str | int, field: str, now_us: int) -> 
     if offset is not None:
         if not 0 <= offset < 2**63:
             raise InvalidInput("an offset is a number from 0 on", field=field)
+        if offset > end and offset in _MILLISECONDS:
+            raise InvalidInput(
+                f"a number is an offset, and {offset} is far past the end, {end};"
+                " write a time as 2025-01-15T10:30:00Z or -15m",
+                field=field,
+            )
         return min(max(offset, start), end)
-    return partition.message_reader.offset_for_time(time_us(to, field, now_us), end)
+    return partition.message_reader.offset_for_time(_time_us(to, field, now_us), end)
+
+
+def _time_us(to: str | int, field: str, now_us: int) -> int:
+    """Return the time of a position that is no offset."""
+    if isinstance(to, str) and to[:1].isalpha() and to != "now":
+        raise InvalidInput(
+            f"{to!r} is no position; write earliest, latest, an offset, or a time as"
+            " 2025-01-15T10:30:00Z, 2025-01-15, now or -15m (a number is an offset)",
+            field=field,
+        )
+    return time_us(to, field, now_us)

@@ -168,6 +168,30 @@ def test_a_reset_goes_where_it_is_told(
     assert values(receive(node, topic)) == list("abcd")[expected:]
 
 
+@pytest.mark.parametrize("field", ["to", "end"])
+def test_a_word_that_is_no_position_is_answered_with_those_that_are(
+    node: RunningNode, topic: str, field: str
+) -> None:
+    publish(node, topic, "a", partition=0)
+    body = {"to": "earliest", "dry_run": True, field: "oldest"}
+    answer = node.request("POST", f"/v1/topics/{topic}/groups/g/reset", body)
+    assert (answer.status, answer.json["field"]) == (400, field)
+    detail = answer.json["detail"]
+    assert "earliest, latest, an offset, or a time" in detail
+    assert "milliseconds" not in detail
+
+
+def test_a_time_in_milliseconds_is_not_taken_for_an_offset_past_all_messages(
+    node: RunningNode, topic: str
+) -> None:
+    publish(node, topic, "a", partition=0)
+    body = {"to": 1_736_937_000_000}
+    answer = node.request("POST", f"/v1/topics/{topic}/groups/g/reset", body)
+    assert (answer.status, answer.json["field"]) == (400, "to")
+    assert "write a time as" in answer.json["detail"]
+    assert values(receive(node, topic)) == ["a"]
+
+
 def test_a_reset_to_a_time_begins_with_the_first_message_since(
     node: RunningNode, topic: str
 ) -> None:
