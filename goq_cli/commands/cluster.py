@@ -272,20 +272,20 @@ def set_settings(
     replication_factor (of new topics), min_insync, moves_at_once, move_bytes_per_s (as 50MB, 0 for
     no bound; of each node that sends).
     """
+    from goq.config.types import count
     from goq.errors import UsageError
     from goq.units import parse_size_bytes
     from goq_cli.output.output import parse_settings
 
     pairs = parse_settings(settings)
-    unknown = pairs.keys() - {
-        "replication_factor",
-        "min_insync",
-        "moves_at_once",
-        "move_bytes_per_s",
-    }
-    if unknown:
+    sizes, counts = {"move_bytes_per_s"}, {"replication_factor", "min_insync", "moves_at_once"}
+    if unknown := pairs.keys() - sizes - counts:
         raise UsageError(f"there is no setting {sorted(unknown)[0]}; see goq cluster set --help")
-    values = {name: parse_size_bytes(text, field=name) for name, text in pairs.items()}
+    whole = count(0, 2**31).parse  # the node knows the bounds
+    values = {
+        name: parse_size_bytes(text, field=name) if name in sizes else whole(text, name)
+        for name, text in pairs.items()
+    }
     with SESSION.client() as client:
         now = client.set_cluster_config(**values)
     if SESSION.json:

@@ -166,10 +166,13 @@ def test_the_doctor_tells_of_a_node_that_waits_for_its_cluster(
     assert (answer["status"], answer["waits_for"]) == ("unavailable", ["a controller"])
 
 
-def test_settings_take_sizes(run: Run) -> None:
+def test_a_rate_is_a_size_and_the_other_settings_are_whole_numbers(run: Run) -> None:
     shown = json.loads(run("cluster", "set", "move_bytes_per_s=50MB", "--json").stdout)
     assert shown["move_bytes_per_s"] == 50_000_000
     run("cluster", "set", "move_bytes_per_s=0")
+    for count in ("1.5", "1KiB", "x"):
+        told = run("cluster", "set", f"min_insync={count}", code=7).stderr.decode()
+        assert f"'{count}' is not a whole number (min_insync)" in told
 
 
 def test_a_node_of_its_own_says_so(goq: Run) -> None:
