@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goq_cli.output.output import format_time, print_json
+from goq_cli.output.output import format_time, print_json, warn
 from goq_cli.output.table import print_table
 from goq_cli.session import SESSION
 
@@ -32,6 +32,8 @@ def command(
     An action and its failure are one line. With --json each record is an object.
     """
     with SESSION.client() as client:
+        if client.whoami().auth == "off":
+            warn("the node asks for no tokens (security.auth), and so records nothing")
         found = client.read_audit(since=since, until=until, principal=principal)
         if SESSION.json:
             for record in found:

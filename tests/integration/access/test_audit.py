@@ -222,7 +222,9 @@ def test_the_command_shows_an_action_and_its_failure_on_one_line(place: Place, g
     token = place.create("shown", "manage:lost")
     place.ask("DELETE", "/v1/topics/lost", token=token)
     flags = ("--server", place.node.url, "--token", place.admin)
-    shown = goq(*flags, "audit", "--since", "-1d", "--principal", "shown").stdout.decode()
+    done = goq(*flags, "audit", "--since", "-1d", "--principal", "shown")
+    assert done.stderr == b""
+    shown = done.stdout.decode()
     (_, line) = shown.splitlines()
     assert "DELETE /v1/topics/lost" in line
     assert line.endswith("failed topic_not_found")

@@ -331,3 +331,11 @@ def test_a_command_that_needs_another_word_shows_its_help(goq: Run) -> None:
     assert said.stdout == b""
     assert said.stderr.startswith(b"Usage: goq topic ")
     assert said.stderr.endswith(b"http://127.0.0.1:8080.\n")
+
+
+def test_an_audit_says_that_a_node_without_tokens_records_nothing(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic)
+    done = goq("audit")
+    assert done.stdout == b"time\twho\tfrom\taction\ton\tresult\n"
+    assert b"records nothing" in done.stderr
+    assert b"records nothing" in goq("audit", "--json").stderr
