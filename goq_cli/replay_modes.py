@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from goq.errors import GoqError, UsageError
-from goq.units import format_time_us
+from goq.units import format_time_us, parse_time_us
 from goq_cli.output.log_share import LogShare
 from goq_cli.output.output import notice, print_json, warn
 from goq_cli.output.progress import show_progress
@@ -222,6 +222,9 @@ def _shell_word(word: str) -> str:
 
 
 def _place(time: str | None, offset: int | None) -> Any:
+    """Return a bound as a reset takes it: there a bare number is an offset, not milliseconds."""
+    if time is not None and time.isascii() and time.isdigit():
+        return format_time_us(parse_time_us(time, now_us=0))
     return offset if time is None else time
 
 

@@ -213,6 +213,14 @@ def test_a_group_is_rewound_to_a_time_in_one_partition(
     assert lines
 
 
+def test_a_group_is_rewound_to_a_time_in_milliseconds(goq: Run, topic: str) -> None:
+    goq("topic", "create", topic, "--partitions", "1")
+    goq("produce", topic, stdin=b"a\nb\n")
+    times = ("--from-time", "1736937000000", "--to-time", "4102444800000")
+    goq("replay", topic, *times, "--group", "g")
+    assert printed(goq("consume", topic, "--group", "g", "--until-empty")) == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
