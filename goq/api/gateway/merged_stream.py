@@ -354,8 +354,15 @@ class MergedStream:
         )
 
     async def aclose(self) -> None:
-        """Close the parts: their messages in flight are ready again."""
+        """Close the parts: their messages in flight are ready again.
+
+        After the limit the client keeps what it got; what leaders had leased beyond is released.
+        """
         self.on_close()
+        if self._left == 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await _read_to_end(self.records())
         own = self._following, self._ending, self._telling
         tasks = [task for task in own if task is not None]
         for task in tasks:
@@ -386,6 +393,11 @@ async def _records(body: AsyncIterator[Any], *, frames: bool) -> AsyncGenerator[
             del buffer[:end]
             if not _is_heartbeat(record, frames=frames):
                 yield record
+
+
+async def _read_to_end(records: AsyncIterator[Item]) -> None:
+    async for _ in records:
+        pass
 
 
 def _is_heartbeat(record: bytes, *, frames: bool) -> bool:

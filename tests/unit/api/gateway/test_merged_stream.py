@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -14,6 +14,7 @@ from goq.api.routing_policy import ALIVE, MERGED_STREAM, REOPENED
 from goq.api.schemas.groups import Receive
 from goq.errors import TopicNotFound
 from goq.http.message import Item, LiveStream, OwnedStream, Request, Response
+from goq.model import Receipt
 from tests.support.cluster.replication.loop import run_simulated
 from tests.support.eventually import until
 
@@ -37,6 +38,7 @@ class Nodes:
         """The nodes that were told that the consumer lives."""
         self.refused: dict[str | None, int] = {}
         self.returned: list[tuple[str, ...]] = []
+        self.given_back: list[str] = []
         self.partition_leaders = self
         self.release = asyncio.Event()
         """Ends what hangs."""
@@ -85,12 +87,12 @@ class Nodes:
     @staticmethod
     async def _items(ends: asyncio.Event, count: int) -> AsyncGenerator[Item, None]:
         for _ in range(count):
-            yield b"{}\n"
+            yield b'{"receipt":"0:5:1"}\n'
         await ends.wait()
         yield b"\n"
 
-    async def return_leases(self, *_: object) -> None:
-        raise AssertionError
+    async def return_leases(self, topic: str, group: str, receipts: Sequence[Receipt]) -> None:
+        self.given_back += map(str, receipts)
 
     def return_held(self, *held: str) -> None:
         self.returned.append(held)
@@ -99,9 +101,9 @@ class Nodes:
         return [json.loads(request.body)["max_in_flight"] for request in self.asked]
 
 
-def stream_of(nodes: Nodes, credit: int = 10) -> MergedStream:
+def stream_of(nodes: Nodes, credit: int = 10, limit: int | None = None) -> MergedStream:
     request = Request("POST", "/v1/topics/orders/groups/g/receive")
-    asked = Receive(stream=True)
+    asked = Receive(stream=True, limit=limit)
     values = ("orders", "g")
     return MergedStream(nodes, nodes, request, values, asked, credit, frames=False)
 
@@ -212,6 +214,23 @@ def test_a_part_that_ended_is_opened_again_after_a_pause_and_says_so() -> None:
         assert [REOPENED in request.headers for request in nodes.asked] == [False, False, True]
         assert {request.headers[MERGED_STREAM] for request in nodes.asked} == {merged.id}
         await merged.aclose()
+
+    run(test)
+
+
+def test_messages_beyond_the_limit_are_released_when_the_client_closes_at_its_limit() -> None:
+    async def test(nodes: Nodes) -> None:
+        nodes.delivered = {None: 3, B: 3}
+        merged = stream_of(nodes, limit=2)
+        await merged.open()
+        stream = merged.records()
+        for _ in range(2):
+            await anext(stream)
+        await stream.aclose()
+        await merged.aclose()
+        assert len(nodes.given_back) == 4
+        assert nodes.returned == []
+        assert nodes.open == {}
 
     run(test)
 
