@@ -80,10 +80,10 @@ class LeaseReturn:
 
     async def close(self) -> None:
         """Return nothing more: this node stops. What is under way has a moment to be returned."""
-        self._is_closed = True
         with suppress(TimeoutError):
             async with asyncio.timeout(limits.LEASE_RETURN_AT_STOP_S):
                 await self._tasks.finish()
+        self._is_closed = True  # not before: requests that end now have leases to return, too
         self._tasks.cancel()
 
     def return_lease(self, topic: str, group: str, batch: LeasedBatch) -> None:
