@@ -203,9 +203,10 @@ def _export(
     failed = False
     with order.target.claimed(order.topics), _stager(engine, order.include_deleted) as stager:
         while True:
+            now_us = _node_time_us(order.topics, nodes) if order.target_bytes else 0
             results = _export_all(order, nodes, stager, None if pause is None else pause.gate)
             registered = _register(order, catalog) if catalog is not None and results else None
-            merged = _compact(order, catalog) if order.target_bytes else None
+            merged = _compact(order, catalog, now_us) if order.target_bytes else None
             if results or merged:
                 print_export(results, registered, merged)
             failed |= any(done.missing for done in results.values())
@@ -374,11 +375,15 @@ def _register(order: Order, catalog: TableCatalog) -> dict[str, int]:
     return counts
 
 
-def _compact(order: Order, catalog: TableCatalog | None) -> list[tuple[str, MergedFiles]]:
-    """Merge files of each topic, tell the catalog, and return what was merged."""
+def _compact(
+    order: Order, catalog: TableCatalog | None, now_us: int
+) -> list[tuple[str, MergedFiles]]:
+    """Merge files of each topic, tell the catalog, and return what was merged.
+
+    ``now_us`` is the node's time: append times tell which hours are over.
+    """
     from goq.pipeline.export.compaction import compact
 
-    now_us = time.time_ns() // 1000
     done = [
         (topic, each)
         for topic in order.topics

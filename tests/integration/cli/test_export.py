@@ -17,7 +17,7 @@ from tests.support.cli.command import Run
 from tests.support.cli.forked_goq import start_goq
 from tests.support.effort import first_of
 from tests.support.eventually import eventually
-from tests.support.node.running_node import RunningNode
+from tests.support.node.running_node import RunningNode, running_node
 from tests.support.node.small_disk import unmount
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -50,20 +50,34 @@ def test_a_topic_is_exported_with_what_happened_and_then_only_what_is_new(
     assert len(rows(tmp_path / "out", "messages")) == 4
 
 
+@pytest.fixture
+def late() -> Iterator[RunningNode]:
+    """A node whose clock is about two hours behind, and half past an hour."""
+    with running_node() as running:
+        half_past_ms = 1_800_000 - running.clock.wall_ms() % 3_600_000
+        running.clock.set_ahead_ms(half_past_ms - 7_200_000)
+        yield running
+
+
 def test_the_groups_of_an_export_are_of_a_time_by_the_clock_of_the_node(
-    goq: Run, node: RunningNode, topic: str, tmp_path: Path
+    goq: Run, late: RunningNode, topic: str, tmp_path: Path
+) -> None:
+    goq("produce", topic, stdin=b"a\n", GOQ_SERVER=late.url)
+    goq("consume", topic, "--group", "g", "--max", "1", GOQ_SERVER=late.url)
+    goq("export", topic, "--to", str(tmp_path / "out"), GOQ_SERVER=late.url)
+    (read,) = {row["time"] for row in rows(tmp_path / "out", "groups")}
+    assert isinstance(read, datetime)
+    assert read.timestamp() < time.time() - 3600
+
+
+def test_the_clock_of_the_node_tells_which_hours_are_over(
+    goq: Run, late: RunningNode, topic: str, tmp_path: Path
 ) -> None:
     to = tmp_path / "out"
-    goq("produce", topic, stdin=b"a\n")
-    goq("consume", topic, "--group", "g", "--max", "1")
-    node.clock.set_ahead_ms(3_600_000)
-    try:
-        goq("export", topic, "--to", str(to))
-    finally:
-        node.clock.set_ahead_ms(0)
-    (read,) = {row["time"] for row in rows(to, "groups")}
-    assert isinstance(read, datetime)
-    assert read.timestamp() > time.time() + 3000
+    for value in (b"a\n", b"b\n"):
+        goq("produce", topic, "--partition", "0", stdin=value, GOQ_SERVER=late.url)
+        goq("export", topic, "--to", str(to), "--compact", GOQ_SERVER=late.url)
+    assert len(list(to.glob("messages/*/*/*.parquet"))) == 2
 
 
 def test_a_topic_that_was_created_again_is_not_exported_to_the_folder_of_the_earlier_one(
