@@ -11,9 +11,10 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/pip install --quiet --no-compile --editable .
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --editable '.[dev,spark,iceberg,delta]'
-	touch $@
+	touch $(VENV)/installed $@
 
 demo: $(VENV)/installed            ## run a node, publish, consume, kill it, show nothing is lost
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash tools/demo.sh
