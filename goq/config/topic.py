@@ -113,7 +113,7 @@ class TopicSettings(msgspec.Struct, frozen=True):
         if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 4:
             number = int(number)
         lane_count = len(self.lanes) or limits.LANES_MAX
-        if isinstance(number, int) and 0 <= number < lane_count:
+        if type(number) is int and 0 <= number < lane_count:
             return number
         named = f"{', '.join(self.lanes)}, or " if self.lanes else ""
         raise InvalidInput(
