@@ -50,7 +50,7 @@ class Bounds(NamedTuple):
     crossings: int
 
 
-BOUNDS = {"publish": Bounds(52, 133), "receive": Bounds(67, 230), "ack": Bounds(48, 109)}
+BOUNDS = {"publish": Bounds(52, 132), "receive": Bounds(67, 230), "ack": Bounds(48, 109)}
 
 
 class Path_(NamedTuple):

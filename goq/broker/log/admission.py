@@ -33,9 +33,11 @@ class AppendAdmission(Protocol):
     Its owner calls one method at a time, in any thread.
     """
 
-    def now_us(self) -> int:
-        """Return the time for the next frames to admit."""
-        ...
+    steps: WallSteps
+    """The clock that gives frames their times; its steps are told to ``note_clock_set``."""
+
+    def note_clock_set(self, step_ms: int) -> None:
+        """Count from the next frame on that the clock was set ahead."""
 
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
         """Return the frame to append, the place of a duplicate, or None: ask again after the batch.
@@ -103,7 +105,7 @@ class Admission:
         self._numbered: list[_Numbered] = []
         self._read_frame = read_frame
         self._stats = stats
-        self._steps = WallSteps(clock, limits.CLOCK_SKEW_WARN_MS)
+        self.steps = WallSteps(clock, limits.CLOCK_SKEW_WARN_MS)
         self._step_ms = 0  # by which the clock was set ahead, and the window does not know
         self._staged: list[_Staged] = []
         self._first_halves: set[int] = set()  # of the ids of the first staged frames
@@ -113,11 +115,9 @@ class Admission:
         """Apply a changed window to later frames; a thread may use the window now."""
         self._window_us = dedup_window_us(settings)
 
-    def now_us(self) -> int:
-        """Return the time for the next frames; a step of the clock counts from it on."""
-        now_us, step_ms = self._steps.read()
+    def note_clock_set(self, step_ms: int) -> None:
+        """Count from the next frame on that the clock was set ahead by ``step_ms``."""
         self._step_ms += step_ms
-        return now_us
 
     def admit(self, view: FrameView, next_offset: int, now_us: int) -> FrameView | Appended | None:
         """Return the frame to append at ``next_offset``, the place of a duplicate, or None.

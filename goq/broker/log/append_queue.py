@@ -185,7 +185,13 @@ class AppendQueue:
         return Decision(self._admit(frame, self._log.end_offset, now_us), now_us)
 
     def _now_us(self) -> int:
-        return self._admission.now_us() if self._admission else self._clock.wall_us()
+        """Return the time for the next frames, once the admission knows how the clock was set."""
+        if self._admission is None:
+            return self._clock.wall_us()
+        now_us, step_ms = self._admission.steps.read()
+        if step_ms:
+            self._admission.note_clock_set(step_ms)
+        return now_us
 
     def _admit(
         self, view: FrameView, next_offset: int, now_us: int
