@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.node.ports import reserved_port
+from tests.support.paths import fast_folder
 from tests.support.storage.power.crash_states import Everything, Nothing, crash_state, crash_states
 from tests.support.storage.power.promises import PATIENCE_S, BrokenPromises
 from tests.support.storage.power.record import COMPILER, build
@@ -21,7 +22,6 @@ from tests.support.storage.power.recorded_run import (
     DATA,
     ClusterOfOne,
     RecordedRun,
-    fast_folder,
     record_recovery,
     record_run,
 )
@@ -48,7 +48,7 @@ CLUSTER_STATES = 100
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    with fast_folder() as found:
+    with fast_folder("goq-power-") as found:
         yield found
 
 
@@ -84,7 +84,7 @@ def test_every_promise_is_kept_after_a_second_power_cut_during_the_recovery(
 @pytest.mark.parametrize("number", range(LONG_RUNS))
 def test_every_promise_is_kept_after_many_power_cuts(number: int, library: Path) -> None:
     seed = 1000 * SEED + number
-    with fast_folder() as folder:
+    with fast_folder("goq-power-") as folder:
         run = record_run(folder / "run", library, seed, LONG_ROUNDS)
         count = check_states(run, folder, seed, LONG_STATES)
         count += check_recoveries(run, library, folder, seed, LONG_RECOVERIES, LONG_STATES_OF_EACH)
@@ -93,7 +93,7 @@ def test_every_promise_is_kept_after_many_power_cuts(number: int, library: Path)
 
 @pytest.mark.long
 def test_every_promise_is_kept_by_a_cluster_of_one_after_many_power_cuts(library: Path) -> None:
-    with fast_folder() as folder, reserved_port() as port:
+    with fast_folder("goq-power-") as folder, reserved_port() as port:
         cluster = ClusterOfOne(port, folder / "secret")
         run = record_run(folder / "run", library, SEED, ROUNDS, cluster)
         check_states(run, folder, SEED, CLUSTER_STATES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import shutil
 import ssl
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from goq.cluster.metadata.state import MetadataState
 from tests.support.eventually import eventually
 from tests.support.node.ports import HOST, free_port, free_ports
 from tests.support.node.running_node import RunningNode
+from tests.support.paths import fast_folder
 
 T = TypeVar("T")
 
@@ -188,13 +188,13 @@ def running_cluster(
     sqs: dict[str, Any] | None = None,
     archive: dict[str, Any] | None = None,
 ) -> Iterator[RunningCluster]:
-    """Run three nodes until the block ends; they have found each other when it begins.
+    """Run three nodes in memory until the block ends; when it begins they know each other.
 
     ``security``, ``sqs`` and ``archive`` are the settings of these sections.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="goq-test-") as folder,
-        new_cluster(Path(folder)) as cluster,
+        fast_folder("goq-test-") as folder,
+        new_cluster(folder) as cluster,
     ):
         cluster.security = security or {}
         cluster.sqs = sqs or {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from goq.node import NodeServer
 from tests.support.api.secret_watch import WATCH
 from tests.support.node.node_api import NodeApi
 from tests.support.node.shifted_clock import ShiftedClock
+from tests.support.paths import fast_folder
 
 T = TypeVar("T")
 
@@ -74,10 +74,10 @@ def running_node(
 ) -> Iterator[RunningNode]:
     """Run a node until the block ends; ``settings`` are sections of the configuration.
 
-    Without ``data_dir`` the node has a folder that goes with it.
+    Without ``data_dir`` the node has a folder in memory that goes with it.
     """
-    with tempfile.TemporaryDirectory(prefix="goq-test-") as folder:
-        node = RunningNode(data_dir or Path(folder) / "data", settings, start_partitions)
+    with fast_folder("goq-test-") as folder:
+        node = RunningNode(data_dir or folder / "data", settings, start_partitions)
         node.start()
         try:
             yield node

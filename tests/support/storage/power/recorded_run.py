@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,18 +22,6 @@ from tests.support.storage.power.workload import RecordedNode, Workload
 
 DATA = "srv/goq"
 """The data folder below the recorded one: ``goq`` makes both of its parts."""
-_MEMORY = Path("/dev/shm")
-_ROOM_BYTES = 2**30
-
-
-@contextmanager
-def fast_folder() -> Iterator[Path]:
-    """Yield a folder that goes with the block, in memory if there is room."""
-    has_room = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
-    with tempfile.TemporaryDirectory(
-        prefix="goq-power-", dir=_MEMORY if has_room else None
-    ) as name:
-        yield Path(name)
 
 
 class ClusterOfOne:
