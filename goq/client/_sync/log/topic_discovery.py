@@ -13,8 +13,13 @@ from goq.client.protocol.topic_selection import TopicSelection
 from goq.errors import TopicNotFound
 
 _PAUSE_S_MIN: Final = 1.0
+_PAUSE_S_MAX: Final = 10.0
 _PAUSES_PER_ANSWER: Final = 50
-"""A node with many topics answers slowly: it is asked for at most 2 % of the time."""
+"""A node with many topics answers slowly: it is asked for at most 2 % of the time.
+
+An answer also takes long because no node is there, or the machine is busy, which passes. So the
+pause has a bound.
+"""
 
 
 class TopicDiscovery:
@@ -34,7 +39,8 @@ class TopicDiscovery:
         began_s = time.monotonic()
         answer = self._http.call("GET", routes.TOPICS)
         existing = [topic.name for topic in read_answer(TopicsAnswer, answer).topics]
-        self.pause_s = max(_PAUSE_S_MIN, _PAUSES_PER_ANSWER * (time.monotonic() - began_s))
+        pause_s = _PAUSES_PER_ANSWER * (time.monotonic() - began_s)
+        self.pause_s = min(max(_PAUSE_S_MIN, pause_s), _PAUSE_S_MAX)
         found = self._topics.chosen(existing)
         new = sorted(set(found) - self._told)
         self._told.update(new)
