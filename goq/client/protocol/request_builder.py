@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -26,6 +27,7 @@ Headers = list[tuple[bytes, bytes]]
 
 CONNECT_S_MAX: Final = 5.0
 _HEADS_MAX: Final = 256
+_USER: Final = re.compile(r"//[^/]*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +138,9 @@ def server_of(text: str) -> Url:
     try:
         return parse_url(text)
     except ValueError as error:
+        shown = _USER.sub("//...@", text)
         raise InvalidInput(
-            f"{text!r} is not a server's URL ({error}); one reads http://127.0.0.1:8080",
+            f"{shown!r} is not a server's URL ({error}); one reads http://127.0.0.1:8080",
             field="servers",
         ) from None
 

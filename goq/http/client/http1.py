@@ -47,6 +47,8 @@ def parse_url(text: str) -> Url:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https"):
         raise ValueError("it begins with neither http:// nor https://")
+    if "@" in parts.netloc:
+        raise ValueError("it has a user or a password; goq asks for a token")
     if not parts.hostname or any(each <= " " for each in text):
         raise ValueError("it has no valid host")
     try:

@@ -145,6 +145,9 @@ def test_contexts_choose_the_server(goq: Run, node: RunningNode, tmp_path: Path)
     for server in ("ftp://x", "http://", "localhost:x"):
         refused = goq("context", "set", "wrong", "--server", server, code=2, **unset).stderr
         assert b"is not a server's URL" in refused
+    refused = goq("topic", "list", "--server", "http://me:hidden@127.0.0.1:1", code=7).stderr
+    assert b"goq asks for a token" in refused
+    assert b"hidden" not in refused
     assert b"wrong" not in goq("context", "list", **unset).stdout
     (tmp_path / "goq" / "contexts.json").write_text("{broken")
     assert b"contexts.json" in goq("topic", "list", code=2, **unset).stderr
