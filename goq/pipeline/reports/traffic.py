@@ -155,23 +155,38 @@ def _ended(ready: DataFrame, events: DataFrame, steps: _Steps) -> DataFrame:
     of_group = events.where(f.col("event").isin(*_ENDS) | is_ttl)
     groups = events.where("`group` is not null").select("topic", "group").distinct()
     cancelled = events.where("event = 'CANCELLED'").drop("group").join(f.broadcast(groups), "topic")
-    continued = ["topic", "partition", "group", "time", "continued_at"]
-    resets = events.where("event = 'RESET'").withColumn("continued_at", f.col("offset"))
-    trims = (  # a few, also of a topic whose retention has deleted for years
-        events.where("event = 'TRIMMED'")
-        .groupBy("topic", "partition", f.timestamp_seconds(steps.column("time")).alias("time"))
-        .agg(f.max("offset").alias("continued_at"))
-        .join(groups, "topic")
+    resets = events.where("event = 'RESET'").select(
+        "topic", "partition", "group", "time", f.col("offset").alias("continued_at")
     )
-    passed = ready.select("message_id", "topic", "partition", "offset").join(
-        f.broadcast(resets.select(*continued).union(trims.select(*continued))),
-        ["topic", "partition"],
-    )
+    places = ready.select("message_id", "topic", "partition", "offset")
+    passed = places.join(f.broadcast(resets), ["topic", "partition"])
+    deleted = _deleted(places, events, steps).join(f.broadcast(groups), "topic")
     columns = ["message_id", "group", "time"]
     ends = of_group.select(*columns).union(cancelled.select(*columns))
     ends = ends.union(passed.where("offset < continued_at").select(*columns))
+    ends = ends.union(deleted.select(*columns))
     first = ends.groupBy("message_id", "group").agg(f.min("time").alias("time"))
     return first.join(ready.select("message_id", "topic", "ready"), "message_id")
+
+
+def _deleted(places: DataFrame, events: DataFrame, steps: _Steps) -> DataFrame:
+    """Return the messages that retention deleted, with the step in which it did: a row each.
+
+    The deletions of a partition are one row, with one entry for each step that has any: so many
+    messages, deleted by however many events, are not multiplied.
+    """
+    by_step = events.where("event = 'TRIMMED'").groupBy(
+        "topic", "partition", f.timestamp_seconds(steps.column("time")).alias("time")
+    )
+    trims = (
+        by_step.agg(f.max("offset").alias("end"))
+        .groupBy("topic", "partition")
+        .agg(f.collect_list(f.struct("end", "time")).alias("trims"))
+    )
+    beyond = f.filter("trims", lambda trim: trim["end"] > f.col("offset"))
+    time = f.array_min(f.transform(beyond, lambda trim: trim["time"]))
+    found = places.join(f.broadcast(trims), ["topic", "partition"]).withColumn("time", time)
+    return found.where("time is not null").drop("trims")
 
 
 def _served(events: DataFrame) -> DataFrame:
