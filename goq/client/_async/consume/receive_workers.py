@@ -329,6 +329,7 @@ class ReceiveWorkers:
         """Take the messages of a stream, until it breaks or ends."""
         async for deliveries in stream.deliveries():
             self._admit(AsyncDeliveryBatch(self._settler, stream.topic, self._group, deliveries))
+            stream.is_arriving = False  # before the loop is told, which may want more at once
             self.channel.offer(True)
 
     async def _watch(self, http: Http, topic: str) -> None:

@@ -30,9 +30,8 @@ _STREAM_ID: Final = "goq-stream"
 class DeliveryStream:
     """The streams of a topic, one after the other, with the credit of the present one.
 
-    ``in_flight`` counts the messages that came, less those that this client settled. The node's
-    count is exact, as leases also expire; :meth:`more` takes it over. ``window`` is how many
-    messages the stream may bring ahead of the caller; a stream that ``is_paused`` brings none.
+    ``window`` is how many messages the stream may bring ahead of the caller; a stream that
+    ``is_paused`` brings none.
 
     ``server`` is the node to ask, None for any. The answer says whether the node is one of a
     cluster (``is_of_cluster``): the stream then has the messages of that node alone.
@@ -53,22 +52,26 @@ class DeliveryStream:
         self.is_wanted = True
         self.partitions: set[int] = set()
         """The partitions that messages came from."""
-        self.in_flight = 0
         self.window = 0
         self.is_paused = False
         self.is_arriving = False
-        """Whether messages were counted that are not in the buffer yet."""
+        """Whether messages were counted that are not in the buffer yet.
+
+        Who puts them there says so: before the loop takes them, and asks for more.
+        """
         self._http = http
         self._options = options
         self._credit = 0
         self._limit: int | None = None
-        self._arrived = 0
+        self._arrived = self._settled = 0
         self._arrived_at_grant = 0
+        self._in_flight_besides = 0
+        """What the node counts beyond these two: less than 0, as leases also expire."""
         self._stream: StreamedResponse | None = None
 
     def open(self, window: int, limit: int | None) -> None:
         """Open a stream that ends after ``limit`` messages, or never with None."""
-        self.in_flight = self._arrived = self._arrived_at_grant = 0
+        self._arrived = self._settled = self._arrived_at_grant = self._in_flight_besides = 0
         self.is_paused = False
         self._credit = self.window = window
         self._limit = limit
@@ -96,10 +99,8 @@ class DeliveryStream:
                     if count:
                         self.is_arriving = True
                         self._arrived += count
-                        self.in_flight += count
                         self.partitions.update(delivery.partition for delivery in deliveries)
                         yield deliveries
-                        self.is_arriving = False
         except (*UNREADABLE, InvalidFrame) as error:
             raise unreadable(f"a stream of {self.topic}", error) from None
         finally:
@@ -116,7 +117,16 @@ class DeliveryStream:
     def settled(self, topic: str, group: str, partition: int, count: int) -> None:
         """Count messages of this stream as settled; others are ignored."""
         if group == self.group and self.brought(topic, partition):
-            self.in_flight = max(0, self.in_flight - count)
+            self._settled += min(count, self.in_flight)
+
+    @property
+    def in_flight(self) -> int:
+        """The messages that came, less those that this client settled.
+
+        The node's count is exact: what it answers to a grant is taken over. What comes while that
+        is asked is counted besides, since a node that has no credit sends nothing before.
+        """
+        return self._in_flight_besides + self._arrived - self._settled
 
     @property
     def is_exhausted(self) -> bool:
@@ -143,9 +153,11 @@ class DeliveryStream:
         with contextlib.suppress(GoqError):  # the stream has ended: there will be another
             stream = self._stream
             if stream is not None:
+                known = self._arrived - self._settled
                 answer = stream.ask("PATCH", self._path(stream), asked)
                 account = read_answer(StreamAnswer, answer)
-                self._credit, self.in_flight = account.max_in_flight, account.in_flight
+                self._credit = account.max_in_flight
+                self._in_flight_besides = account.in_flight - known
 
     @property
     def place(self) -> tuple[str, str] | None:

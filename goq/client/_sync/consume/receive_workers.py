@@ -330,6 +330,7 @@ class ReceiveWorkers:
         """Take the messages of a stream, until it breaks or ends."""
         for deliveries in stream.deliveries():
             self._admit(DeliveryBatch(self._settler, stream.topic, self._group, deliveries))
+            stream.is_arriving = False  # before the loop is told, which may want more at once
             self.channel.offer(True)
 
     def _watch(self, http: Http, topic: str) -> None:

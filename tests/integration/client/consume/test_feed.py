@@ -11,6 +11,7 @@ import pytest
 from goq.client import AsyncClient, Client
 from goq.client._async.consume import consumer as async_consumer
 from goq.client._sync.consume import consumer as sync_consumer
+from goq.client._sync.consume.receive_workers import ReceiveWorkers
 from goq.client.leases import prefetch
 from goq.client.protocol.frames import StreamSplitter
 from goq.errors import InvalidFrame, Unavailable
@@ -76,11 +77,21 @@ def test_an_asynchronous_loop_is_given_more_as_it_acknowledges(
     assert len(asked(node, "POST", "/receive")) == 1
 
 
-def test_a_loop_whose_user_settles_nothing_goes_on(node: FakeNode, client: Client) -> None:
+def test_a_loop_whose_user_settles_nothing_goes_on_at_once(
+    node: FakeNode, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group = fill(node, client, 30)
+    wait, waits = ReceiveWorkers.wait, list[bool]()
+
+    def noted_wait(workers: ReceiveWorkers, timeout_s: float | None) -> bool:
+        waits.append(wait(workers, timeout_s))
+        return waits[-1]
+
+    monkeypatch.setattr(ReceiveWorkers, "wait", noted_wait)
     with contextlib.closing(client.consume("orders", group="workers", prefetch=5)) as loop:
         taken = [next(loop) for _ in range(23)]
         assert client.ack_many(taken).done == 23
+    assert all(waits), "it waited for what it had not asked for"
     assert len(group.done) == 23
     assert all(a == {"more": 5} for a in asked(node, "PATCH", "/streams/"))
     assert not group.leased
